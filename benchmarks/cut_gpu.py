@@ -410,8 +410,8 @@ SUBJECTS = {
 }  # fmt: skip
 
 
-def generate(folder: Path, release: str, reentrant: bool) -> None:
-    """Draft and port each model, and write its module into `folder`; `reentrant` makes no port explicit."""
+def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str]) -> None:
+    """Draft and port some models, and write its module into `folder`; `reentrant` makes no port explicit."""
     from scaffold.descriptor import CutPort
     from scaffold.descriptor.load import shipped_names
     from scaffold.protocol import resolve_target
@@ -419,7 +419,8 @@ def generate(folder: Path, release: str, reentrant: bool) -> None:
 
     tree = resolve_target(release).tree
     folder.mkdir(parents=True, exist_ok=True)
-    for name, subject in SUBJECTS.items():
+    for name in models:
+        subject = SUBJECTS[name]
         draft = folder / f"{name}.yaml"
         command = [sys.executable, "-m", "scaffold.cli", "init", subject.architecture, "--vllm", release, "--yes"]
         if name in shipped_names():
@@ -626,7 +627,7 @@ def main() -> int:
     options.add_argument("--models", default=",".join(SUBJECTS))
     arguments = options.parse_args()
     if arguments.generate:
-        generate(arguments.generate, arguments.vllm, arguments.reentrant)
+        generate(arguments.generate, arguments.vllm, arguments.reentrant, arguments.models.split(","))
         return 0
     from manager_gpu import load_recipes
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+import torch._dynamo.utils as dynamo
 
 #: Counters of `torch.cuda.memory_stats`. Each of these operations calls into the driver, and some wait for the device.
 DEVICE_COUNTERS = ("num_device_alloc", "num_device_free", "num_alloc_retries")
@@ -50,6 +51,7 @@ class Witness:
         pinned = torch.cuda.host_memory_stats()
         return {
             "compiled": len(self.compiled),
+            "dynamo_graphs": dynamo.counters["stats"]["unique_graphs"],
             "garbage_ms": self.collected_ms,
             **{name: counters.get(name, 0) for name in DEVICE_COUNTERS},
             "num_host_alloc": pinned.get("num_host_alloc", 0),

@@ -20,7 +20,15 @@ Streams (a fixed seed; a token is 2 x 2 patches):
 * `photos`: 1 or 2 photographs and screenshots at common resolutions;
 * `documents`: 1 or 2 pages, A4 and letter, scanned at 72, 100 and 150 dots per inch;
 * `videos`: one clip of 4 to 32 frames at common small resolutions (Qwen2.5-VL, with videos switched on);
-* `tiles`: 1 to 3 images cut into 1 to 13 tiles (InternVL), or with 0 to 6 crops (Step3-VL).
+* `tiles`: 1 to 3 images cut into 1 to 13 tiles (InternVL), or with 0 to 6 crops (Step3-VL);
+* `grids`: 1 to 3 images of 100 to 6000 patches, areas log-uniform (Mistral 3, Kimi-VL, DeepSeek-V4);
+* `parts`: 1 to 3 images, each in tiles, slices or crops (the other models).
+
+`MODEL:served` allows videos beside the images, as `vllm serve` does, and `MODEL:images` allows none; both have as many
+items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings; `off+always` prefers no
+eager call. `--batched` bounds the tokens that the scheduler
+batches, and the processor then makes images of up to 16384 tokens. The models beyond the five core ones need their
+ports: `cut_gpu.py --generate FOLDER`, then `--ports FOLDER`.
 
 Start-up times come from processes of their own. There an eager run of a large input comes first as in vLLM's profiling,
 and the garbage collector is frozen as in vLLM's capture. Memory comes from the process of the streams.
@@ -37,23 +45,29 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import cut_gpu
 import torch
 from gpu_result import ByModel
 from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, runs_of, start_vllm
 from slow_calls import Witness
 
 from scaffold.measure.subject import CONTEXT
+from scaffold.verify.numeric.cpu_imports import MissingPackages
 
 MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
 WAYS = ("vllm", "on", "off")
 FRAMES = 64
+#: Frames of a batch where a user sets nothing: 14 of each of 64 items, in Qwen2-VL's family.
+SERVED_FRAMES = 64 * 14
+#: Tokens of the largest image that Qwen2.5-VL's processor makes.
+LARGEST_IMAGE = 16384
 SEED = 5
 #: The number of single calls in the result of a pass, the slowest of each way.
 SLOWEST = 3
@@ -101,18 +115,39 @@ def streams_of(label: str, patch: int, share: float) -> dict[str, list[list[Any]
 
 
 class Traffic(Subject):
-    """A model, or its videos (`qwen2_5_vl:video`), whose calls share one block of random pixels."""
+    """A core model, its videos (`:video`), or its images with defaults: videos allowed (`:served`) or not (`:images`).
 
-    def __init__(self, label: str) -> None:
+    Its calls share one block of random pixels.
+    """
+
+    def __init__(self, label: str, batched: int) -> None:
         name, _, self.modality = label.partition(":")
         super().__init__(name)
+        self.batched = batched
+        self.has_defaults = self.modality in ("served", "images")
 
-    def build(self, host_class: str | None = None) -> tuple[Any, Any]:
-        host, config = super().build(host_class)
+    def build_for(self, tower: str) -> tuple[Any, Any]:
+        """The host and its configuration: with defaults (`served`, `images`) our ways have our adapter."""
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+
+        adapter = f"vitcg_adapters.v0_30.{self.name}:{self.recipe.host_class}"
+        host, config = self.build(adapter if self.has_defaults and tower != "vllm" else None)
+        config.scheduler_config.max_num_batched_tokens = self.batched
+        info = MULTIMODAL_REGISTRY.get_processing_info(config.model_config)
+        info.get_mm_max_tokens_per_item = lambda *_: {"image": LARGEST_IMAGE}
+        compilation, limits = config.compilation_config, config.model_config.multimodal_config.limits
         if self.modality == "video":
-            config.model_config.multimodal_config.limits["video"] = 2
-            config.compilation_config.encoder_cudagraph_max_frames_per_batch = FRAMES
+            limits["video"] = 2
+            compilation.encoder_cudagraph_max_frames_per_batch = FRAMES
+        elif self.has_defaults:
+            compilation.encoder_cudagraph_max_vision_items_per_batch = 0
+            limits["video"] = 2 if self.modality == "served" else 0
+            compilation.encoder_cudagraph_max_frames_per_batch = SERVED_FRAMES if self.modality == "served" else None
         return host, config
+
+    def streams(self, share: float) -> dict[str, list[list[Any]]]:
+        patch = getattr(self.real_config().vision_config, "patch_size", 14)
+        return streams_of(f"{self.name}:{self.modality}" if self.modality == "video" else self.name, patch, share)
 
     def items_of(self, tokens: int) -> list[Any]:
         """The items of one call with about `tokens` output tokens: one image, or a number of tiles or crops."""
@@ -141,7 +176,75 @@ class Traffic(Subject):
         return {"pixel_values_videos": pixels, "video_grid_thw": grids, "second_per_grid_ts": seconds}
 
 
-def maker(way: str, towers: dict[bool, Any], settings: Mapping[str, Any]) -> Callable[[], Any]:
+class CutTraffic:
+    """Another model of `cut_gpu.py`, with its port of a tree. No two calls of a grid are alike."""
+
+    def __init__(self, name: str, ports: Path) -> None:
+        self.name, self.ports = name, ports
+        self.subject = cut_gpu.SUBJECTS[name]
+
+    def build_for(self, _: str) -> tuple[Any, Any]:
+        host, config = cut_gpu.build(self.name, self.ports)
+        config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
+        return host, config
+
+    def call(self, items: list[Any], seed: int) -> dict[str, Any]:
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+        return self.subject.inputs(
+            items, lambda *shape: torch.randn(shape, device=DEVICE, dtype=DTYPE, generator=generator)
+        )
+
+    def items_of(self, tokens: int) -> list[Any]:
+        """One of the calls of `cut_gpu.py`: the largest, or the smallest."""
+        return list(self.subject.calls.values())[-1 if tokens > 64 else 0]
+
+    def streams(self, share: float) -> dict[str, list[list[Any]]]:
+        chance = random.Random(SEED)
+
+        def grid() -> tuple[int, int]:
+            side = math.sqrt(math.exp(chance.uniform(math.log(100), math.log(6000))))
+            ratio = math.exp(chance.uniform(-math.log(2), math.log(2)) / 2)
+            return max(2, 2 * round(side * ratio / 2)), max(2, 2 * round(side / ratio / 2))
+
+        def part() -> Any:
+            """One image of a model that cuts it into parts, as `cut_gpu.py` describes its items."""
+            if self.name == "llava_next":
+                return chance.choice([(336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)])
+            if self.name == "idefics3":
+                return chance.choice([1, *(1 + a * b for a in range(1, 5) for b in range(1, 5) if a * b > 1)])
+            if self.name == "deepseek_ocr":
+                return chance.choice([(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2)])
+            number = chance.randint(0, 6)
+            if self.name == "lfm2_vl":
+                thumbnail = (chance.randint(9, 15) * 2, chance.randint(9, 15) * 2)
+                return [*[(32, 32)] * (number if number > 1 else 0), thumbnail]
+            return [(chance.randint(24, 32), chance.randint(24, 32)) for _ in range(1)] + [
+                (chance.randint(28, 32), chance.randint(28, 32))
+            ] * number
+
+        make, stream = (grid, "grids") if self.subject.calls is cut_gpu.GRIDS else (part, "parts")
+        calls = [[make() for _ in range(chance.randint(1, 3))] for _ in range(max(3, round(200 * share)))]
+        return {stream: calls}
+
+
+def traffic_of(label: str, ports: Path | None, batched: int) -> Traffic | CutTraffic:
+    """The calls of a model by its label."""
+    if label in cut_gpu.SUBJECTS:
+        if ports is None:
+            raise SystemExit(f"{label} needs --ports: make them with cut_gpu.py --generate FOLDER --models {label}")
+        return CutTraffic(label, ports)
+    return Traffic(label, batched)
+
+
+def towers_of(subject: Traffic | CutTraffic, ways: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """The host and configuration of each way: one for each tuning. vLLM's is the untuned one where it is the same."""
+    alone = isinstance(subject, Traffic) and subject.has_defaults
+    tunings = {way: "off" if way == "vllm" and not alone else way.partition("+")[0] for way in ways}
+    built = {tuning: subject.build_for(tuning) for tuning in sorted(set(tunings.values()))}
+    return {way: built[tuning] for way, tuning in tunings.items()}
+
+
+def maker(way: str, towers: Mapping[str, Any], settings: Mapping[str, Any]) -> Callable[[], Any]:
     """The function that makes the manager of a way, on its tower."""
 
     def make() -> Any:
@@ -149,14 +252,21 @@ def maker(way: str, towers: dict[bool, Any], settings: Mapping[str, Any]) -> Cal
 
         from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
 
-        host, config = towers[way == "on"]
-        config.additional_config = {"encoder_graphs": {"tuning": "on" if way == "on" else "off", **settings}}
+        tuning, _, always = way.partition("+")
+        host, config = towers[way]
+        config.additional_config = {
+            "encoder_graphs": {
+                "tuning": {"vllm": "off", "off": "off", "on": "on"}.get(tuning, [tuning]),
+                **({"calibration_ms": 0, "trials": 0} if always else {}),
+                **settings,
+            }
+        }
         return (Theirs if way == "vllm" else Ours)(config, DEVICE, DTYPE, host)
 
     return make
 
 
-def warm(subject: Traffic, host: Any) -> None:
+def warm(subject: Traffic | CutTraffic, host: Any) -> None:
     """An eager run of a large input and of a small one, as vLLM profiles them before any capture."""
     with torch.inference_mode():
         for tokens in (CONTEXT // 2, 64):
@@ -164,11 +274,10 @@ def warm(subject: Traffic, host: Any) -> None:
     torch.cuda.synchronize()
 
 
-def start(way: str, name: str, settings: Mapping[str, Any]) -> dict[str, float]:
+def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of the capture of a way in this process."""
-    subject, towers = Traffic(name), {}
-    towers[way == "on"] = subject.build()
-    warm(subject, towers[way == "on"][0])
+    towers = towers_of(subject, [way])
+    warm(subject, towers[way][0])
     gc.collect()
     gc.freeze()
     manager, measured = capture_measured(maker(way, towers, settings))
@@ -176,12 +285,12 @@ def start(way: str, name: str, settings: Mapping[str, Any]) -> dict[str, float]:
     return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
 
 
-def starts(name: str, backend: str, settings: str, ways: list[str]) -> dict[str, Any]:
+def starts(name: str, backend: str, settings: str, ways: list[str], more: list[str]) -> dict[str, Any]:
     """The start-up of every way, each in a process of its own, one after the other."""
-    command = [sys.executable, __file__, "--models", name, "--backend", backend, "--settings", settings, "--start"]
+    command = [sys.executable, __file__, "--models", name, "--backend", backend, "--settings", settings, *more]
     found = {}
     for way in ways:
-        done = subprocess.run([*command, way], stdout=subprocess.PIPE, text=True, timeout=240, check=True)
+        done = subprocess.run([*command, "--start", way], stdout=subprocess.PIPE, text=True, timeout=240, check=True)
         found[way] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -204,26 +313,34 @@ def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dic
 
 
 def measure(
-    name: str, passes: int, share: float, ways: list[str], settings: Mapping[str, Any], cold: bool, streams: list[str]
+    name: str,
+    subject: Traffic | CutTraffic,
+    passes: int,
+    share: float,
+    ways: list[str],
+    settings: Mapping[str, Any],
+    cold: bool,
+    streams: list[str],
 ) -> dict[str, Any]:
     """All streams of one model."""
-    subject = Traffic(name)
-    towers: dict[bool, Any] = {tuned: subject.build() for tuned in {way == "on" for way in ways}}
-    for host, _ in towers.values():
+    towers = towers_of(subject, ways)
+    for host in {id(host): host for host, _ in towers.values()}.values():
         warm(subject, host)
-    eager_host = next(host for tuned, (host, _) in sorted(towers.items()))
+    eager_host, _ = towers.get("off") or next(iter(towers.values()))
     gc.collect()
     gc.freeze()
     managers, captures = {}, {}
     for way in sorted(ways):  # vLLM's comes last and finds every kernel loaded
         managers[way], captures[way] = capture_measured(maker(way, towers, settings))
+        if way != "vllm":
+            report = managers[way].core.report
+            captures[way] |= {"graphs_mb": report.device_bytes >> 20, "held_mb": report.held_bytes >> 20}
         print(name, way, {key: round(value, 2) for key, value in captures[way].items()}, flush=True)
     rows: list[dict[str, Any]] = []
     idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
     errors: dict[str, dict[str, float]] = {way: {} for way in ways}
     chance, witness = random.Random(SEED), Witness()
-    found = streams_of(name, getattr(subject.real_config().vision_config, "patch_size", 14), share)
-    for stream, items in found.items():
+    for stream, items in subject.streams(share).items():
         if streams and stream not in streams:
             continue
         calls = [subject.call(one, seed) for seed, one in enumerate(items)]
@@ -259,13 +376,20 @@ def measure(
                 if way != "vllm":
                     rows.append(row_of(name, stream, way, number, spent, before[way], managers[way]))
                     kinds = [kind for kind in ("eager", "vllm", way) if told.get(kind)]
+                    eager = [call for call in told[way] if any(run.startswith("eager") for run in call["runs"])]
+                    rows[-1]["slowest_eager"] = slowest(eager)
                     rows[-1]["slowest"] = {kind: slowest(told[kind]) for kind in kinds}
                     print(rows[-1], flush=True)
             idle += when_idle(managers, {"stream": stream, "after_pass": number})
-    plans = {way: plan_ms(subject, managers[way]) for way in ways if way != "vllm"}
+    core = isinstance(subject, Traffic)
+    plans = {way: plan_ms(subject, managers[way]) for way in ways if way != "vllm" and core}
     wrong = {way: found for way, found in errors.items() if way != "vllm" and not max(found.values()) < 0.05}
     result = {
         "rows": rows, "idle": idle, "errors": errors, "wrong": wrong, "plan_ms": plans,
+        "own_mb": {
+            way: {name: captured[name] for name in ("graphs_mb", "held_mb")}
+            for way, captured in captures.items() if way != "vllm"
+        },
         "memory_mb": {way: round(captured["device_mb"]) for way, captured in captures.items()},
         "warm_start_s": {way: round(captured["seconds"], 3) for way, captured in captures.items()},
         "graphs": {way: len(m.core.report.captured) for way, m in managers.items() if way != "vllm"},
@@ -300,6 +424,7 @@ def row_of(
     row: dict[str, Any] = {"model": name, "stream": stream, "tuning": way, "pass": number, "calls": len(spent[way])}
     for kind, samples in (("eager", spent["eager"]), ("vllm", spent.get("vllm", [])), ("ours", spent[way])):
         row[f"{kind}_ms"] = round(sum(samples), 1) if samples else None
+        row[f"{kind}_p50_ms"] = round(statistics.median(samples), 2) if samples else None
         row[f"{kind}_p95_ms"] = round(percentile(samples, 0.95), 2) if samples else None
         row[f"{kind}_p99_ms"] = round(percentile(samples, 0.99), 2) if samples else None
     row["plans_built"] = now["plans_built"] - before["plans_built"]
@@ -357,20 +482,26 @@ def main() -> int:
     options.add_argument("--start", choices=WAYS, help="only the start-up of this way")
     options.add_argument("--without-starts", action="store_true")
     options.add_argument("--cold", action="store_true", help="no idle moment between the start and the first pass")
+    options.add_argument("--batched", type=int, default=CONTEXT, help="tokens that the scheduler batches")
+    options.add_argument("--ports", type=Path, metavar="FOLDER", help="modules that cut_gpu.py --generate wrote")
     options.add_argument("--machine", default="")
     arguments = options.parse_args()
     settings, ways = json.loads(arguments.settings), arguments.ways.split(",")
+    sys.meta_path.append(MissingPackages())
     context = start_vllm(arguments.backend)
     if arguments.start:
-        print(json.dumps(start(arguments.start, arguments.models, settings)), flush=True)
+        subject = traffic_of(arguments.models, arguments.ports, arguments.batched)
+        print(json.dumps(start(arguments.start, subject, settings)), flush=True)
         return 0
     total = ByModel(arguments.out, arguments.machine, settings=settings)
 
     def with_starts(name: str) -> dict[str, Any]:
-        started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways)
+        more = ["--batched", str(arguments.batched)] + (["--ports", str(arguments.ports)] if arguments.ports else [])
+        started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways, more)
         print(name, "start", started, flush=True)
         streams = [stream for stream in arguments.streams.split(",") if stream]
-        result = measure(name, arguments.passes, arguments.share, ways, settings, arguments.cold, streams)
+        subject = traffic_of(name, arguments.ports, arguments.batched)
+        result = measure(name, subject, arguments.passes, arguments.share, ways, settings, arguments.cold, streams)
         for row in result["rows"]:
             pair = (("vllm", "vllm"), ("ours", row["tuning"]))
             row["start_s"] = {kind: started[way]["seconds"] for kind, way in pair if way in started}

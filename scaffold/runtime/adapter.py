@@ -8,7 +8,7 @@ This module knows torch only.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -81,6 +81,7 @@ class EncoderDescription:
     modalities: tuple[str, ...] = ("image",)
     buffers: Mapping[str, BufferSpec] = field(default_factory=dict)
     paths: Mapping[str, PathSpec] = field(default_factory=lambda: {"default": PathSpec()})
+    #: The encoder's own axes, and `Room` after them where it takes images and videos.
     axes: tuple[tuple[Hashable, ...], ...] = ()
 
     def buffer(self, name: str) -> BufferSpec:
@@ -116,12 +117,32 @@ class GraphKey(NamedTuple):
         return f"{self.path}/{self.budget}{axes}"
 
 
+class Room(str, Enum):
+    """A capture axis of encoders that take images and videos: the sequences that a graph has room for.
+
+    A graph for frames has room for a sequence in each of its tokens, since the smallest frame is one token. Attention
+    spends time on each sequence, empty or not, and images need only one each. So images have graphs of their own.
+    """
+
+    ITEMS = "items"
+    FRAMES = "frames"
+
+    def __str__(self) -> str:
+        return self.value
+
+    __repr__ = __str__
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Capacities besides tokens: items and video frames in one replay (0 frames: images only)."""
 
     items: int
     frames: int = 0
+
+    def within(self, axes: AxisKeys) -> Limits:
+        """The limits of a graph with these axis keys: no frames where it has room for items alone."""
+        return replace(self, frames=0) if Room.ITEMS in axes else self
 
 
 class OtherCall(Exception):
@@ -139,10 +160,11 @@ Around = Callable[[Inputs, Replay], Sequence[torch.Tensor] | None]
 class EncoderAdapter(Protocol):
     """The methods that the manager calls. All tensors of one call live on the tower's device, sizes live on the host.
 
-    An adapter may have four more. `watched()` gives tensors whose addresses the debug mode checks.
+    An adapter may have five more. `watched()` gives tensors whose addresses the debug mode checks.
     `passes_through(inputs)` tells whether `whole` gives the tensors of all inputs of this signature as they are.
     `quick_signature(inputs)` gives the signature of inputs that are raw and pass through, with less work than
     `signature`, or None. `around` is described at `Around`; a model whose own code surrounds its encoder has it.
+    `encodes_apart` then tells whether that code calls the encoder for each item; None where only a call can tell.
     """
 
     def describe(self) -> EncoderDescription:

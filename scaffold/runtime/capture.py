@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from scaffold.runtime.adapter import AxisKeys, BufferKind, EncoderAdapter, EncoderDescription, GraphKey, Limits
+from scaffold.runtime.adapter import AxisKeys, BufferKind, EncoderAdapter, EncoderDescription, GraphKey, Limits, Room
 from scaffold.runtime.backend import CaptureError, Graph, GraphBackend
 from scaffold.runtime.budgets import refine, start_ladder
 from scaffold.runtime.buffers import GraphBuffers, SharedBuffers, nbytes_of
@@ -280,7 +280,7 @@ class GraphSet:
             shape = self._shape_of(key, values)
             twin = self._shapes.get(shape)
             if twin in self.graphs:
-                # Budgets between two tiles describe the same graph, so they share it.
+                # Budgets between two tiles describe the same graph, and so do rooms of units: they share it.
                 assert twin is not None
                 self.graphs[key] = self.graphs[twin]
                 report.shared[key] = twin
@@ -304,7 +304,7 @@ class GraphSet:
 
     @staticmethod
     def _shape_of(key: GraphKey, values: Mapping[str, torch.Tensor | None]) -> Hashable:
-        described: list[Hashable] = [key.path, key.axes]
+        described: list[Hashable] = [key.path, *(axis for axis in key.axes if not isinstance(axis, Room))]
         for name in sorted(values):
             value = values[name]
             if value is None:

@@ -33,7 +33,7 @@ import torch
 from torch import is_inference_mode_enabled as in_inference_mode
 
 from scaffold.runtime import packing
-from scaffold.runtime.adapter import Around, AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits, OtherCall
+from scaffold.runtime.adapter import Around, AxisKeys, EncoderAdapter, GraphKey, Inputs, Item, Limits, OtherCall, Room
 from scaffold.runtime.backend import CaptureError, CudaGraphBackend, GraphBackend
 from scaffold.runtime.budgets import fitting_budget
 from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
@@ -148,7 +148,7 @@ class EncoderGraphManager:
         self._quick_signature = getattr(adapter, "quick_signature", None) if alone else None
         self._around: Around | None = getattr(adapter, "around", None)
         #: Whether the model's code around its encoder calls it for each item; None until a batch of several has told.
-        self._apart: bool | None = None if self._around is not None else False
+        self._apart: bool | None = getattr(adapter, "encodes_apart", None) if self._around is not None else False
 
     # -- capture ------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,8 @@ class EncoderGraphManager:
         for path, ladder in self.ladders.items():
             crossover = self.crossover[path]
             spent = 0.0
-            captured = {k.budget: c for k, c in self.graphs.items() if k.path == path}
+            # The first axis keys, which come first in each stage of a capture, stand for all.
+            captured = {k.budget: c for k, c in [*self.graphs.items()][::-1] if k.path == path}
             for budget in sample_budgets([b for b in ladder if b in captured], 10):
                 # Take at least three samples: the last two give the slope beyond them.
                 if spent > limit_ms and len(crossover.replay.points) >= 3:
@@ -658,7 +659,9 @@ class EncoderGraphManager:
         if self._prefers_one_eager_call(plan):
             _, axes = self.adapter.whole(inputs)
             totals = {path: sum(item.tokens_on(path) for item in items) for path in self.ladders}
-            runs = [Run(path, total, None, axes, "crossover") for path, total in totals.items() if total]
+            reasons = {run.reason for step in plan.steps for run in step.runs if run.eager}
+            reason = reasons.pop() if len(reasons) == 1 else "crossover"
+            runs = [Run(path, total, None, axes, reason) for path, total in totals.items() if total]
             everything = tuple(range(len(items)))
             plan = CallPlan(items, [Step(everything, False, True, runs)], memoised=plan.memoised)
         if plan.memoised and signature is not None:
@@ -671,11 +674,13 @@ class EncoderGraphManager:
         Eager runs all items at once, and a chip that a replay fills gains nothing from a graph (Phi-3-V on an H100:
         four replays of 17 tiles take 72 ms, 68 tiles eager 68).
         """
-        if len(plan.steps) < 2 or self.description.axes:
+        if len(plan.steps) < 2 or any(not isinstance(axis[0], Room) for axis in self.description.axes):
             return False
         # Without a graph, an item may have fewer tokens than it claims, so that its rows cannot be told from others'.
         if self._around is None and any(run.captured is None for step in plan.steps for run in step.runs):
             return False
+        if all(run.eager for step in plan.steps for run in step.runs):
+            return True  # one call has fewer launches than several, and no batch has a graph to wait for
         batches = eager = 0.0
         for path, crossover in self.crossover.items():
             runs = [run for step in plan.steps for run in step.runs if run.path == path]

@@ -143,6 +143,8 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         make = lambda: OnCpu(config, DEVICE, torch.float32, host)  # noqa: E731
         totals["icons"] = _serve_icons(recipe, host, config, make, report)
         totals["updates"] = _update_weights(recipe, host, config, make, report)
+        if "video" in recipe.modalities:
+            totals["sequences"] = _count_sequences(recipe, host, config, make, report)
         if hasattr(host, "is_multimodal_pruning_enabled"):
             totals["closed"] = _close_gate(recipe, host, config, make)
     report["wrong"] += map(str, lab.hazards())
@@ -204,6 +206,32 @@ def _update_weights(recipe, host, config, make, report):  # type: ignore[no-unty
         _compare(f"after {name}", manager.execute(dict(inputs)), want, report)
     assert manager.stats.misses == 0
     return sorted(ends)
+
+
+def _count_sequences(recipe, host, config, make, report):  # type: ignore[no-untyped-def]
+    """A server that allows videos: by room, the sequences of the graph of 256 tokens, and all items replayed there."""
+    import torch
+
+    from scaffold.verify.numeric.recipes.base import Session, configure
+
+    configure(config, Session("videos allowed", (), 8, 64, ()), recipe.modalities, context=256)
+    manager = make()
+    announced = manager.get_num_graphs_to_capture()
+    manager.capture((0, 0))
+    if announced != len(manager.core.report.captured):
+        report["wrong"].append(f"{announced} graphs announced: {manager.core.report.captured}")
+    for modality, items in (("video", ((8, 4, 4),)), ("image", ((1, 12, 16), (1, 4, 6))), ("video", ((2, 4, 6),))):
+        inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(0))
+        want = [t.clone() for t in host.embed_multimodal(**inputs)]
+        _compare(f"{modality}s with videos allowed", manager.execute(dict(inputs)), want, report)
+    found = {}
+    for key, captured in manager.core.graphs.items():
+        room = str(key.axes[-1])
+        lengths = [len(v) for name, v in captured.buffers.forward_values().items() if name == "cu_seqlens"]
+        replayed = manager.stats.keys[key].items if key in manager.stats.keys else 0
+        most, items = found.get(room, (0, 0))
+        found[room] = (max(most, *lengths) if key.budget == 256 else most, items + replayed)
+    return found
 
 
 def _close_gate(recipe, host, config, make):  # type: ignore[no-untyped-def]

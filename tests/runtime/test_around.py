@@ -198,6 +198,39 @@ def test_items_that_claim_too_many_tokens_stay_alone():
     assert dict(manager.stats.reasons) == {"over-budget": 1, "crossover": 2}
 
 
+def test_batches_that_all_run_eager_are_one_call():
+    """Slices of MiniCPM-V: no replay pays, and three eager calls took longer than the model's own one."""
+    tower = Surrounded()
+    manager = make_manager(tower, [8, 16])
+    crossover = manager.crossover["default"]
+    for budget, ms in ((8, 1.0), (16, 16.0)):
+        crossover.replay.add(budget, ms)
+    crossover.launch_ms = 1.0
+    assert_equals_eager(manager, tower.call([3, 3], 1))  # 12 tokens each: 16 ms padded, 8.5 eager
+    assert tower.passes == 2  # ours, and the one to compare with
+    assert dict(manager.stats.reasons) == {"crossover": 2}
+
+    # Above all budgets: one call, too, and for that reason.
+    manager = make_manager(tower, [4])
+    tower.passes = 0
+    assert_equals_eager(manager, tower.call([3, 3], 2))
+    assert tower.passes == 2
+    assert dict(manager.stats.reasons) == {"over-budget": 2}
+
+
+def test_a_model_that_is_known_to_encode_items_apart_does_not_have_to_tell():
+    tower = Surrounded(apart=True)
+    tower.encodes_apart = True  # type: ignore[attr-defined]
+    tower.replay_values = lambda inputs, limits, path: {"tiles": inputs["tiles"] * 2}  # type: ignore[method-assign]
+    tower.finish = lambda *_: None  # type: ignore[method-assign]
+    manager = make_manager(tower, [4, 8, 16])
+    manager._plans.forget = lambda: pytest.fail("the first call dropped all plans")  # type: ignore[method-assign]
+    tower.passes = 0
+    with pytest.raises(KeyError):  # nothing has put the results together
+        manager.execute(tower.call([1, 2]))
+    assert tower.passes == 0
+
+
 def test_eager_has_the_launches_of_a_call_for_each_item():
     """A graph of more tokens than the batch has looks slower than eager until a replay has told of the calls."""
     tower = Surrounded(apart=True)

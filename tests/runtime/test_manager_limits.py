@@ -11,6 +11,8 @@ from towers import PackedTower, TileTower
 
 from scaffold.runtime import GraphKey, RecordingBackend, Stats, Trace, export_to_prometheus
 from scaffold.runtime import buffers as buffers_module
+from scaffold.runtime.adapter import Room
+from scaffold.runtime.capture import GraphSet
 from scaffold.runtime.crossover import Crossover, Curve, sample_budgets
 from scaffold.runtime.plans import Trial
 
@@ -89,6 +91,17 @@ def test_budgets_between_two_tiles_share_a_graph():
     assert manager.stats.hits == 3
 
 
+def test_rooms_share_a_graph_where_frames_change_nothing():
+    """Units of a cut are tiles or frames: a graph of so many is the same for images and for videos."""
+    values = {"units": torch.zeros(2, 3)}
+
+    def shape(*axes):
+        return GraphSet._shape_of(GraphKey("default", 8, axes), values)
+
+    assert shape(Room.ITEMS) == shape(Room.FRAMES) == shape()
+    assert shape(4, Room.ITEMS) == shape(4, Room.FRAMES) != shape(6, Room.ITEMS)
+
+
 def test_replay_is_not_chosen_where_eager_is_faster():
     tower = PackedTower()
     manager = make_manager(tower, [8, 64])
@@ -99,6 +112,8 @@ def test_replay_is_not_chosen_where_eager_is_faster():
     assert_equals_eager(manager, tower.call([(1, 1, 6)]))
     assert_equals_eager(manager, tower.call([(1, 8, 8)]))  # no padding: a replay cannot lose
     assert manager.stats.hits == 2
+    assert_equals_eager(manager, tower.call([(1, 1, 60)]))  # 10 ms padded, 9.4 predicted for eager: not worth it
+    assert manager.stats.hits == 3
     assert_equals_eager(manager, tower.call([(1, 1, 20)]))  # 10 ms padded, about 5 eager
     assert dict(manager.stats.reasons) == {"crossover": 1}
 

@@ -12,6 +12,7 @@ from release_process import last_line, run_script
 
 from scaffold.runtime.options import Options
 from scaffold.runtime.vllm import EncoderCudaGraphManager
+from scaffold.runtime.vllm import manager as manager_module
 from scaffold.runtime.vllm.dialect import read_dialect
 from scaffold.runtime.vllm.manager import _in_words
 from scaffold.runtime.vllm.settings import _CHECKS, _FROM_OPTIONS, VARIABLE, Settings, read_settings
@@ -78,6 +79,8 @@ def test_real_vision_classes_give_what_eager_gives(version, tail, models, releas
         if "updates" in report[model]:  # weights change in place, and metadata hold some
             ways = {"load_weights", "reload_weights", "reset_encoder_cache", "update_weights"}
             assert {"finish_weight_update", *report[model]["updates"]} == {"finish_weight_update", *ways}
+        if "sequences" in report[model]:  # images have a sequence for each of 8 items, frames one for each of 64
+            assert report[model]["sequences"] == {"items": [9, 2], "frames": [65, 2]}, model
         if "closed" in report[model]:  # the model turns graphs off: nothing is announced, captured or served
             assert report[model]["closed"] == [0, 0, False, True], model
 
@@ -209,6 +212,30 @@ def test_a_smallest_budget_above_the_largest_is_refused_as_in_vllm(items):
     options = SimpleNamespace(encoder_cudagraph_token_budgets=[], encoder_cudagraph_max_vision_items_per_batch=items)
     with pytest.raises(ValueError, match="min_budget=9 > max_budget=8"):
         manager._choose_budgets(options)
+
+
+@pytest.mark.parametrize(
+    ("largest", "given", "items", "top"),
+    [
+        (0, [], 0, 2048),  # the model does not say how large an image gets
+        (1024, [], 0, 2048),
+        (2691, [], 0, 2691),  # 1920x1080 in Qwen2.5-VL
+        (2691, [], 8, 2691),
+        (16384, [], 0, 2730),  # memory bounds it
+        (16384, [64, 1024], 0, 1024),
+    ],
+)
+def test_the_largest_image_gets_a_graph_although_the_scheduler_batches_fewer_tokens(
+    monkeypatch, largest, given, items, top
+):
+    monkeypatch.setattr(manager_module, "largest_image", lambda config: largest)
+    manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
+    manager.model = SimpleNamespace(get_encoder_cudagraph_budget_range=lambda config: (64, 2048))
+    manager.vllm_config = None
+    options = SimpleNamespace(encoder_cudagraph_token_budgets=given, encoder_cudagraph_max_vision_items_per_batch=items)
+    manager._choose_budgets(options)
+    assert manager.token_budgets[-1] == top
+    assert manager.max_batch_size == (items or 32)
 
 
 def test_a_ladder_of_hundreds_is_logged_by_its_ends():

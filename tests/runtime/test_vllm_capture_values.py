@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from scaffold.runtime import GraphKey, Limits
+from scaffold.runtime.adapter import Room
 from scaffold.runtime.vllm import model as binding
 from scaffold.runtime.vllm.dialect import ManagerDialect
 
@@ -56,7 +57,7 @@ def speaker(model, hooks=()):
     )
     owner = SimpleNamespace(
         model=model, config=config, device=torch.device("cpu"), dtype=torch.float32, _capture_axes=(),
-        _ladders=lambda: {"default": [64]},
+        axes=(), _ladders=lambda: {"default": [64]},
     )  # fmt: skip
     return binding.VllmAdapter(owner, VALUES)
 
@@ -136,3 +137,34 @@ def test_a_buffer_that_a_hook_finds_by_its_address_stays():
     model = Packed()
     values = speaker(model, {"cu_seqlens": hook}).capture_values(GraphKey("default", 65), LIMITS)
     assert values["pixel_values"].shape[0] == 80 * MERGE
+
+
+def test_images_have_graphs_of_their_own_where_videos_are_allowed():
+    """They have a sequence for each item, not for each frame; the port is asked last for the room of frames."""
+    model = Packed()
+    found = speaker(model)
+    found.owner.axes = found.owner._capture_axes = ()
+    assert found.rooms_of({"pixel_values": None, "image_grid_thw": None}) == ()
+    found.owner.axes = (tuple(Room),)
+    sequences = {}
+    for room in Room:
+        values = found.capture_values(GraphKey("default", 128, (room,)), LIMITS)
+        sequences[room] = len(values["cu_seqlens"]) - 1
+        assert model.asked[-1] == (LIMITS.items, LIMITS.frames)
+    assert sequences == {Room.ITEMS: LIMITS.items, Room.FRAMES: LIMITS.frames}
+
+
+@pytest.mark.parametrize(
+    ("names", "room"),
+    [
+        (("pixel_values", "image_grid_thw"), Room.ITEMS),
+        (("pixel_values_flat", "image_num_patches"), Room.ITEMS),
+        (("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"), Room.FRAMES),
+        (("image_pixels", "video_pixels"), Room.FRAMES),
+        (("pixel_values", "grid_thws"), Room.FRAMES),  # nothing says what they are
+    ],
+)
+def test_names_of_inputs_tell_the_room_that_they_need(names, room):
+    found = speaker(Packed())
+    found.owner.axes = (tuple(Room),)
+    assert found.rooms_of(dict.fromkeys(names)) == (room,)

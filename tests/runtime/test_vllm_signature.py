@@ -31,6 +31,7 @@ class Model:
 
 class Owner:
     use_dp = False
+    axes = ()
 
     def __init__(self, model=None, keeps_all=True):
         self.model, self.config, self.keeps_all = model or Model(), SimpleNamespace(padding_logics={}), keeps_all

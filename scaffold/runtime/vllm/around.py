@@ -28,6 +28,27 @@ def around(model: Any, buffer_keys: Sequence[str]) -> Around | None:
     return None
 
 
+def encodes_apart(model: Any) -> bool | None:
+    """Whether the model's code calls its encoder for each item; None where the port does not say."""
+    if not hasattr(type(model), "_record_encoder_call"):
+        return None
+    return bool(getattr(model, "_encoder_cudagraph_per_item", False))
+
+
+def warm_up(model: Any) -> None:
+    """Run a model of the layout `rows` on two images of zeros, its code around the encoder included.
+
+    No graph holds that code, and the tunings that it meets have run nowhere yet: Triton made a kernel of a norm in the
+    first request of LFM2-VL, 50 ms on an H100.
+    """
+    if not hasattr(type(model), "_record_encoder_call") or model._encoder_cudagraph_call is None:
+        return
+    weight = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    merge = model._encoder_cudagraph_merge
+    inputs = model._make_encoder_inputs([(merge, 2 * merge), (2 * merge, 3 * merge)], like=weight)
+    model._embed_encoder_inputs(inputs, model._captured_encoder)
+
+
 def _around_units(
     model: Any, buffer_keys: tuple[str, ...], inputs: Inputs, replay: Replay
 ) -> Sequence[torch.Tensor] | None:

@@ -8,6 +8,7 @@ a method.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits, holds_pixels
+from scaffold.runtime.adapter import AxisKeys, GraphKey, Limits, Room, holds_pixels
 from scaffold.runtime.backend import GraphBackend
 from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two, start_ladder
 from scaffold.runtime.capture import IDLE_STEPS
@@ -27,7 +28,7 @@ from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of
 from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
-from scaffold.runtime.vllm.model import VllmAdapter, sync_allowed
+from scaffold.runtime.vllm.model import VllmAdapter, own_axes, sync_allowed
 from scaffold.runtime.vllm.refusal import Refusal, refusal_of
 from scaffold.runtime.vllm.settings import Settings, read_settings
 
@@ -36,6 +37,11 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 #: The proof of the tunings runs on the smallest budget, and on the smallest one of at least so many tokens. With four
 #: rows each, these are as many rows as FP8 needs (`tuning.fp8.LEAST_ROWS`).
 PROOF_TOKENS = 512
+
+#: The largest budget is at most so many times the tokens that the scheduler batches: the encoder takes whole images,
+#: larger ones than that, too, and the memory of graphs grows with the largest. With vLLM's 2048 on smaller GPUs, a
+#: 1920x1080 image of Qwen2.5-VL, 2691 tokens, has a graph.
+MOST_ABOVE = 4 / 3
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
@@ -58,6 +64,20 @@ class VllmGroup:
         from vllm.distributed import tensor_model_parallel_all_gather
 
         return tensor_model_parallel_all_gather(tensor, dim=0)
+
+
+def largest_image(vllm_config: Any) -> int:
+    """Tokens of the largest image that the processor makes and the context holds; 0 where a model does not say."""
+    try:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+
+        model_config = vllm_config.model_config
+        info = MULTIMODAL_REGISTRY.get_processing_info(model_config)
+        most = (info.get_mm_max_tokens_per_item(model_config.max_model_len, {"image": 1}) or {}).get("image")
+    except Exception as error:  # a processor's own code
+        logger.debug("the processor does not say how large an image gets", exc_info=error)
+        return 0
+    return min(most, model_config.max_model_len) if isinstance(most, int) else 0
 
 
 class EncoderCudaGraphManager:
@@ -137,11 +157,12 @@ class EncoderCudaGraphManager:
             )
         if low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
+        top = min(max(high, largest_image(self.vllm_config)), int(high * MOST_ABOVE))
         if user_items > 0:
-            self.token_budgets = self.settings.ladder(min(max(low, user_items), high), high)
+            self.token_budgets = self.settings.ladder(min(max(low, user_items), high), top)
             self.max_batch_size = min(user_items, self.token_budgets[0])
             return
-        self.token_budgets = sorted(user_budgets) if user_budgets else self.settings.ladder(low, high)
+        self.token_budgets = sorted(user_budgets) if user_budgets else self.settings.ladder(low, top)
         self.max_batch_size = max(min(high // low, self.token_budgets[0]), 1)
 
     def _choose_frames(self, compilation: Any, multimodal: Any) -> None:
@@ -215,6 +236,13 @@ class EncoderCudaGraphManager:
     def _limits(self) -> Limits:
         return Limits(self.max_batch_size, self.max_frames_per_batch)
 
+    @property
+    def axes(self) -> tuple[tuple[Hashable, ...], ...]:
+        """The model's own capture axes, and `Room` after them where images have graphs of their own beside videos'."""
+        config = getattr(self, "config", None)  # vLLM's own unit tests make a manager with budgets alone
+        rooms = self.max_frames_per_batch and config is not None and {"image", "video"} <= set(config.modalities)
+        return (*self._capture_axes, *((tuple(Room),) if rooms else ()))
+
     @staticmethod
     def _generate_budgets(min_budget: int, max_budget: int) -> list[int]:
         """vLLM's budgets: powers of two. The default ladder is finer (`Settings.ladder`)."""
@@ -279,9 +307,7 @@ class EncoderCudaGraphManager:
         config = getattr(self, "config", None)  # vLLM's own unit tests make a manager with budgets alone
         if config is not None and not config.modalities:
             return 0
-        combinations = 1
-        for axis in self._capture_axes:
-            combinations *= len(axis)
+        combinations = math.prod(len(axis) for axis in self.axes)
         ladders = [[budget for budget in ladder if budget] for ladder in self._ladders().values()]
         return sum(len(start_ladder(ladder, self.options.start_steps)) * combinations for ladder in ladders)
 
@@ -298,6 +324,7 @@ class EncoderCudaGraphManager:
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
+        core.adapter.warm_up()  # type: ignore[attr-defined]  # a `VllmAdapter`
         pool = core.pool
         if not core.graphs:
             self.untune("no graph could be captured")
@@ -326,7 +353,9 @@ class EncoderCudaGraphManager:
         def make_calls() -> None:
             small: dict[str, GraphKey] = {}
             large: dict[str, GraphKey] = {}
-            for key in sorted(core.keys_to_capture(), key=lambda key: key.budget, reverse=True):
+            # More room changes no value, and less of it is what images get.
+            keys = [key for key in core.keys_to_capture() if Room.FRAMES not in key.axes]
+            for key in sorted(keys, key=lambda key: key.budget, reverse=True):
                 small[key.path] = key
                 if key.path not in large or key.budget >= PROOF_TOKENS:
                     large[key.path] = key
@@ -365,7 +394,8 @@ class EncoderCudaGraphManager:
             if not flat:
                 self.budget_graphs.setdefault(path, {}).clear()
         for key, captured in self.core.graphs.items():
-            name = (key.budget, key.axes) if key.axes else key.budget
+            axes = tuple(axis for axis in key.axes if axis is not Room.ITEMS)
+            name = (key.budget, axes) if axes else key.budget
             (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
 
     def capture_when_idle(self, most: int | None = None) -> int:
@@ -420,7 +450,7 @@ class EncoderCudaGraphManager:
         if self._dialect.path_argument:
             keywords["path"] = path
         if self._dialect.axes:
-            keywords["axis_keys"] = axes
+            keywords["axis_keys"] = own_axes(axes)
         return self._run_budget_graph(inputs, budget, **keywords)
 
     # -- steps that a subclass or a test may replace by name
@@ -456,7 +486,8 @@ class EncoderCudaGraphManager:
         self, mm_kwargs: dict[str, Any], token_budget: int, *_: Any, path: str = "default", axis_keys: AxisKeys = ()
     ) -> torch.Tensor | None:
         """Replay one batch on one budget. Returns the whole padded output, or None if there is no such graph."""
-        return self.core.replay_on(GraphKey(path, token_budget, tuple(axis_keys)), mm_kwargs)
+        axes = (*axis_keys, *self.core.adapter.rooms_of(mm_kwargs))  # type: ignore[attr-defined]  # a `VllmAdapter`
+        return self.core.replay_on(GraphKey(path, token_budget, axes), mm_kwargs)
 
     # -- statistics
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -28,12 +29,15 @@ from scaffold.runtime.adapter import (
     Limits,
     PathSpec,
     Replay,
+    Room,
     holds_pixels,
     scatter_rows,
 )
-from scaffold.runtime.vllm.around import around
+from scaffold.runtime.vllm.around import around, encodes_apart, warm_up
 from scaffold.runtime.vllm.dialect import ManagerDialect
 from scaffold.runtime.vllm.tables import MOST_BYTES, KeptTables
+
+logger = logging.getLogger("scaffold.runtime.vllm")
 
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
@@ -191,6 +195,11 @@ class _Buffers(Mapping[str, BufferSpec]):
         return BufferSpec(BufferKind.ROWS, pad=hook, owned=owned)
 
 
+def own_axes(axes: AxisKeys) -> AxisKeys:
+    """The axis keys that the model declared."""
+    return tuple([axis for axis in axes if not isinstance(axis, Room)])
+
+
 class VllmAdapter:
     """Speaks one generation. `owner` is the drop-in manager; the adapter calls its replaceable steps."""
 
@@ -216,6 +225,8 @@ class VllmAdapter:
         self.plain_post = self._has_plain_post()
         #: None where the protocol's own hooks give the values of a replay.
         self.around = self._around()
+        #: Whether the code around the encoder calls it for each item; None where nothing says so.
+        self.encodes_apart = encodes_apart(self.model)
 
     def _around(self) -> Around | None:
         run = around(self.model, getattr(self.config, "buffer_keys", ()))
@@ -227,6 +238,19 @@ class VllmAdapter:
                 return run(inputs, replay)
 
         return run_with_tables
+
+    def warm_up(self) -> None:
+        """Run what calls run outside of graphs, while nobody waits.
+
+        Torch compiles `prod` of integers, with which models and ports read grids on the device, at its first use in a
+        process: 0.7 to 1 s of the first image of Kimi-VL, on an H100.
+        """
+        torch.ones(2, dtype=torch.int64, device=self.owner.device).prod()
+        try:
+            with torch.inference_mode(), self.tables:
+                warm_up(self.model)
+        except Exception as error:  # the model's own code may not take zeros
+            logger.debug("the model does not run on zeros", exc_info=error)
 
     # -- description
 
@@ -240,8 +264,15 @@ class VllmAdapter:
             modalities=tuple(config.modalities),
             buffers=self._specs,
             paths=paths,
-            axes=tuple(tuple(axis) for axis in self.owner._capture_axes),
+            axes=self.owner.axes,
         )
+
+    def rooms_of(self, inputs: Inputs) -> tuple[Room, ...]:
+        """The axis key of inputs, where images have graphs of their own. Inputs of unknown names may be frames."""
+        if tuple(Room) not in self.owner.axes:
+            return ()
+        images = any("image" in name for name in inputs) and not any("video" in name for name in inputs)
+        return (Room.ITEMS if images else Room.FRAMES,)
 
     def _has_plain_post(self) -> bool:
         """Whether the model's post-processing is the protocol's own, which cuts the rows into items."""
@@ -341,12 +372,13 @@ class VllmAdapter:
         return Item(int(spec.input_size), tokens, paths)
 
     def select(self, inputs: Inputs, indices: Sequence[int]) -> tuple[Inputs, AxisKeys]:
-        return self.owner._select_items(inputs, list(indices))  # type: ignore[no-any-return]
+        selected, axes = self.owner._select_items(inputs, list(indices))
+        return selected, (*axes, *self.rooms_of(inputs))
 
     def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
         kind = _kind(inputs)
         if self._facts.get(kind, (False, False))[0]:
-            return {name: inputs[name] for name in self._kept[kind]}, ()
+            return {name: inputs[name] for name in self._kept[kind]}, self.rooms_of(inputs)
         return self.select(inputs, range(len(self.items(inputs))))
 
     # -- measurements on the first call of a kind
@@ -358,7 +390,7 @@ class VllmAdapter:
         count = len(self.items(inputs))
         if count == 0:
             return False, False
-        selected, axes = self.select(inputs, range(count))
+        selected, axes = self.owner._select_items(inputs, list(range(count)))
         identity = not axes and all(name in inputs and _same(selected[name], inputs[name]) for name in selected)
         if identity:
             self._kept[kind] = tuple(selected)
@@ -404,7 +436,7 @@ class VllmAdapter:
         return rows[0] is not None and rows[0] > 0 and rows[1] == rows[0] * budget
 
     def _first_axes(self) -> AxisKeys:
-        return tuple(axis[0] for axis in self.owner._capture_axes)
+        return tuple(axis[0] for axis in self.describe().axes)
 
     def _data_rows(self, values: Mapping[str, torch.Tensor | None]) -> int | None:
         """Rows of the pixels, or where none are captured, of all that is; None where these numbers differ."""
@@ -415,7 +447,12 @@ class VllmAdapter:
         return rows.pop() if len(rows) == 1 and len(data) <= 1 else None
 
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
-        values = self._without_rounding(key, self._ask_capture_values(key, limits))
+        values = self._without_rounding(key, self._ask_capture_values(key, limits.within(key.axes)))
+        if Room.ITEMS in key.axes:
+            # A port of packed rows notes the frames that each budget was last asked for. Videos of more frames than the
+            # most of these have no graph there. So the last question is always one with room for frames.
+            least = min(budget for budget in self.owner._ladders()[key.path] if budget)
+            self._ask_capture_values(GraphKey(key.path, least, key.axes), limits)
         return self._in_buckets(values) if self._flashinfer else values
 
     def _in_buckets(self, values: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
@@ -440,7 +477,7 @@ class VllmAdapter:
         if dialect.path_argument:
             arguments.append(key.path)
         if dialect.axes:
-            arguments.append(key.axes)
+            arguments.append(own_axes(key.axes))
         return dict(self.model.prepare_encoder_cudagraph_capture_inputs(*arguments).values)
 
     def _without_rounding(
@@ -489,6 +526,7 @@ class VllmAdapter:
         return exact
 
     def replay_values(self, inputs: Inputs, limits: Limits, path: str) -> dict[str, torch.Tensor | None]:
+        limits = limits.within(self.rooms_of(inputs))
         arguments: list[Any] = [inputs, limits.items, limits.frames]
         if self.dialect.path_argument:
             arguments.append(path)
