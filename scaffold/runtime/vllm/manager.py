@@ -324,7 +324,7 @@ class EncoderCudaGraphManager:
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)
-        core.adapter.warm_up()  # type: ignore[attr-defined]  # a `VllmAdapter`
+        core.adapter.warm_up(alone=self._is_alone())  # type: ignore[attr-defined]  # a `VllmAdapter`
         pool = core.pool
         if not core.graphs:
             self.untune("no graph could be captured")
@@ -332,6 +332,11 @@ class EncoderCudaGraphManager:
         if self.settings.self_check:
             self._check()
         self._publish_graphs()
+
+    def _is_alone(self) -> bool:
+        """Whether the tower waits for no other rank."""
+        config = getattr(self, "vllm_config", None)
+        return config is None or config.parallel_config.tensor_parallel_size == 1
 
     def untune(self, why: str) -> None:
         """Make the model as vLLM made it, and drop the graphs of the tuned tower."""

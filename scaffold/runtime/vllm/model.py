@@ -239,13 +239,15 @@ class VllmAdapter:
 
         return run_with_tables
 
-    def warm_up(self) -> None:
-        """Run what calls run outside of graphs, while nobody waits.
+    def warm_up(self, *, alone: bool) -> None:
+        """Run what calls run outside of graphs, while nobody waits; the model's code only where its rank is `alone`.
 
         Torch compiles `prod` of integers, with which models and ports read grids on the device, at its first use in a
         process: 0.7 to 1 s of the first image of Kimi-VL, on an H100.
         """
         torch.ones(2, dtype=torch.int64, device=self.owner.device).prod()
+        if not alone:
+            return
         try:
             with torch.inference_mode(), self.tables:
                 warm_up(self.model)
