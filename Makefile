@@ -49,7 +49,8 @@ demo: setup  ## port InternVL into a real vLLM release and prove it
 	@echo; echo "== To write it into a copy of the release: $(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE)"
 
 quick: lint regen  ## in about two minutes: lint, drift, and the tests that need no tree of vLLM and none of its classes
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not trees and not lab and not slow" $(QUICK)
+	@# A broken template fails a thousand tests: the first ones say it.
+	$(BIN)/python -m pytest -q -n $(JOBS) --maxfail 10 --tb short -m "not trees and not lab and not slow" $(QUICK)
 
 test: lint unit regen  ## every check that CI runs
 
