@@ -69,7 +69,7 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 	@# release (tests/conftest.py), and come first.
 	@# What a run that was stopped left would be added to the coverage of this one.
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --durations 40 --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
 
