@@ -49,7 +49,8 @@ demo: setup  ## port InternVL into a real vLLM release and prove it
 	@echo; echo "== To write it into a copy of the release: $(BIN)/vitcg-scaffold new internvl --vllm $(RELEASE)"
 
 quick: lint regen  ## in about two minutes: lint, drift, and the tests that need no tree of vLLM and none of its classes
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not trees and not lab and not slow" $(QUICK)
+	@# A broken template fails a thousand tests: the first ones say it.
+	$(BIN)/python -m pytest -q -n $(JOBS) --maxfail 10 --tb short -m "not trees and not lab and not slow" $(QUICK)
 
 test: lint unit regen  ## every check that CI runs
 
@@ -68,7 +69,7 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 	@# release (tests/conftest.py), and come first.
 	@# What a run that was stopped left would be added to the coverage of this one.
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --durations 40 --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='scaffold/plan/*,scaffold/render/*,scaffold/edit/*,scaffold/publish/*,scaffold/verify/*.py'
 

@@ -55,8 +55,8 @@ def build(subject: Subject) -> Any:
     from vllm.model_executor.models import interfaces
 
     from scaffold.runtime.tuning import kernels
-    from scaffold.verify.numeric.child import process_weights
     from scaffold.verify.numeric.recipes import base
+    from scaffold.verify.numeric.recipes.base import process_weights
 
     plain = dict(subject.build()[0].named_parameters())
     quantisation, original = fp8_config(), base.engine_config

@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
 CORE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "step3_vl")
-FURTHER = (
-    "mllama4", "gemma3_mm", "glm4_1v", "ernie45_vl", "llava", "llava_next", "llava_onevision", "mistral3", "paligemma",
-    "phi3v", "pixtral", "cohere_compass", "deepseek_vl2", "minimax_m3", "minicpmv", "idefics3", "molmo2", "kimi_vl",
-    "nano_nemotron_vl", "kimi_k25", "kimi_k3", "deepseek_ocr", "deepseek_ocr2", "lfm2_vl", "deepseek_v4",
-    "deepseek_v41", "gemma4_mm",
-)  # fmt: skip
+FURTHER = tuple(sorted({path.stem for path in (ROOT / "scaffold/descriptor/shipped").glob("*.yaml")} - {*CORE}))
 MODELS = (*CORE, *FURTHER)
 #: The later ones of a minor version, whose files may differ.
 PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
 MADE = "<!-- made by benchmarks/pages.py from benchmarks/results/: do not edit -->"
 
-#: Names of models for readers, in the order of the pages.
+#: Names of models for readers, in the order of the pages. A shipped model that is not named here is last, and has the
+#: title with which its descriptor begins.
 NAMES = {
     "qwen2_5_vl": "Qwen2.5-VL",
     "qwen2_vl": "Qwen2-VL",
@@ -28,34 +29,12 @@ NAMES = {
     "qwen2_5_vl:video": "Qwen2.5-VL, videos",
     "step3_vl": "Step3-VL",
     "glm4_1v": "GLM-4.1V",
-    "ernie45_vl": "ERNIE-4.5-VL",
-    "llava_next": "LLaVA-NeXT",
-    "llava_onevision": "LLaVA-OneVision",
-    "mistral3": "Mistral 3",
-    "pixtral": "Pixtral",
     "llava": "LLaVA-1.5",
-    "paligemma": "PaliGemma",
+    "pixtral": "Pixtral",
+    "minicpmv": "MiniCPM-V",
+    "idefics3": "Idefics3",
     "blip2": "BLIP-2",
     "moondream3": "Moondream 3",
-    "phi3v": "Phi-3-V",
-    "gemma3_mm": "Gemma 3",
-    "mllama4": "Llama 4",
-    "cohere_compass": "Cohere Compass",
-    "deepseek_vl2": "DeepSeek-VL2",
-    "minicpmv": "MiniCPM-V",
-    "minimax_m3": "MiniMax-M3",
-    "idefics3": "Idefics3",
-    "molmo2": "Molmo 2",
-    "kimi_vl": "Kimi-VL",
-    "nano_nemotron_vl": "Nemotron Nano VL",
-    "kimi_k25": "Kimi-K2.5",
-    "kimi_k3": "Kimi-K3",
-    "deepseek_ocr": "DeepSeek-OCR",
-    "deepseek_ocr2": "DeepSeek-OCR 2",
-    "lfm2_vl": "LFM2-VL",
-    "deepseek_v4": "DeepSeek-V4",
-    "deepseek_v41": "DeepSeek-V4.1",
-    "gemma4_mm": "Gemma 4",
     "paddleocr_vl": "PaddleOCR-VL",
     "lightonocr": "LightOnOCR",
     "cohere2_vision": "Cohere2 Vision",
@@ -64,6 +43,8 @@ NAMES = {
     "minicpmv4_6": "MiniCPM-V-4.6",
     "isaac": "Isaac",
 }
+for _path in sorted((ROOT / "scaffold/descriptor/shipped").glob("*.yaml")):
+    NAMES.setdefault(_path.stem, _path.read_text("utf-8").removeprefix("# ").partition(":")[0])
 
 
 class PageError(Exception):

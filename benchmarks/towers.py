@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from scaffold.measure.subject import CONTEXT, DEVICE, DTYPE, MAX_ITEMS, randomise
-from scaffold.verify.numeric.child import process_weights
-from scaffold.verify.numeric.recipes.base import Session, configure
+from scaffold.verify.numeric.recipes.base import Session, configure, process_weights
 
 #: Grids `(t, h, w)` in patches of 14 pixels; a token is 2 x 2 patches.
 GRIDS = {

@@ -218,8 +218,8 @@ def build(recipe: Any, cls: type[Any], state: str) -> tuple[Any, Any]:
     """
     import torch
 
-    from scaffold.verify.numeric.child import process_weights
     from scaffold.verify.numeric.recipes import base
+    from scaffold.verify.numeric.recipes.base import process_weights
 
     original, own_load_class = base.engine_config, recipe.load_class
 

@@ -61,9 +61,8 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
-    from scaffold.verify.numeric.child import process_weights
     from scaffold.verify.numeric.graphs import DEVICE, Lab
-    from scaffold.verify.numeric.recipes.base import configure, randomise
+    from scaffold.verify.numeric.recipes.base import configure, process_weights, randomise
     from scaffold.verify.numeric.recipes.packed import PackedGrid
     from scaffold.verify.numeric.session import place_inputs, sessions_of
 

@@ -110,7 +110,7 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
     """
     files = sorted((ROOT / "generated/vitcg_adapters" / generation).glob("*.py"))
     shipped = [file.stem for file in files if not file.stem.startswith(("__init__", "encoder_cudagraph_"))]
-    assert len(shipped) == {"v0_23": 23, "v0_24": 24, "v0_27": 28, "v0_30": 31}[generation]
+    assert len(shipped) >= {"v0_23": 23, "v0_24": 24, "v0_27": 28, "v0_30": 31}[generation]
     wanted = [f"{model}@{generation}" for model in sample or shipped]
     report = run_models(release_tree(version).root, "fa3", wanted)
     assert report["wrong"] == []

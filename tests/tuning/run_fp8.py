@@ -57,7 +57,7 @@ def check(name):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.tuning import DEFAULT, NAMES, TuningChoice, fp8, largest_error, tune
     from scaffold.runtime.tuning.fp8 import Fp8Method
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.found import load_recipe
 
     recipe = load_recipe(name)
     config = recipe.model_config()

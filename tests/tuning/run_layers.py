@@ -104,7 +104,7 @@ def check(name, kind):  # type: ignore[no-untyped-def]
     from run_tunings import same, shrink, state
 
     from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 4
     recipe = load_recipe(name)

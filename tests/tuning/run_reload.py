@@ -66,7 +66,8 @@ def check(name):  # type: ignore[no-untyped-def]
     from vllm.model_executor.model_loader.reload import layerwise
 
     from scaffold.runtime.tuning import largest_error
-    from scaffold.verify.numeric.recipes.base import configure, load_recipe
+    from scaffold.verify.numeric.recipes.base import configure
+    from scaffold.verify.numeric.recipes.found import load_recipe
 
     recipe = load_recipe(name)
     sizes = recipe.model_config()

@@ -56,9 +56,10 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base
+    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 2
-    recipe = base.load_recipe(name)
+    recipe = load_recipe(name)
     config = recipe.model_config()
     shrink(config.vision_config)
     original = base.engine_config

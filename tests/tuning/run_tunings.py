@@ -65,7 +65,7 @@ def check(name):  # type: ignore[no-untyped-def]
     import torch
 
     from scaffold.runtime.tuning import NAMES, attention
-    from scaffold.verify.numeric.recipes.base import load_recipe
+    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 4  # one tile of these towers does not fill them, two do
     recipe = load_recipe(name)

@@ -7,12 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Every tuning, in the order of application.
-NAMES = (
-    "fused-activations", "gelu-epilogue", "pad-mlp", "fused-norms", "fused-residuals", "inplace-rotary",
-    "unsplit-attention", "fitted-attention", "small-windows", "channels-last", "fp8-inputs",
-    "fp8-linears",
-)  # fmt: skip
+#: Every tuning in the order of application, and its class in this package. Activations come first, since padding asks
+#: which activation is between two layers. The most special tuning of attention follows the others, since each falls
+#: back to the one before it. FP8 comes last: it takes padded weights, and all before it is proved within roundings.
+CLASSES = {
+    "fused-activations": "mlp.FusedActivations",
+    "gelu-epilogue": "mlp.GeluEpilogue",
+    "pad-mlp": "mlp.PadMlp",
+    "fused-norms": "norms.FusedNorms",
+    "fused-residuals": "norms.FusedResiduals",
+    "inplace-rotary": "attention.InplaceRotary",
+    "unsplit-attention": "attention.UnsplitAttention",
+    "fitted-attention": "attention.FittedAttention",
+    "small-windows": "attention.SmallWindows",
+    "channels-last": "convolution.ChannelsLast",
+    "fp8-inputs": "fp8_inputs.Fp8Inputs",
+    "fp8-linears": "fp8.Fp8Linears",
+}
+NAMES = tuple(CLASSES)
 #: The tunings that run by default: each equals the untuned tower up to rounding.
 DEFAULT = NAMES[:-1]
 

@@ -11,41 +11,29 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
-from scaffold.runtime.tuning.attention import FittedAttention, InplaceRotary, SmallWindows, UnsplitAttention
 from scaffold.runtime.tuning.base import Outcome, Tuning, Undo, rolled_back_on_error
-from scaffold.runtime.tuning.choice import NAMES, TuningChoice
-from scaffold.runtime.tuning.convolution import ChannelsLast
-from scaffold.runtime.tuning.fp8 import Fp8Linears
-from scaffold.runtime.tuning.fp8_inputs import Fp8Inputs
-from scaffold.runtime.tuning.mlp import FusedActivations, GeluEpilogue, PadMlp
-from scaffold.runtime.tuning.norms import FusedNorms, FusedResiduals
+from scaffold.runtime.tuning.choice import CLASSES, TuningChoice
 
 logger = logging.getLogger("scaffold.runtime.tuning")
 
-#: In the order of application. Activations come first, since padding asks which activation is between two layers. The
-#: most special tuning of attention follows the others, since each falls back to the one before it. FP8 comes last: it
-#: takes padded weights, and all before it is proved within roundings.
-TUNINGS: tuple[Tuning, ...] = (
-    FusedActivations(),
-    GeluEpilogue(),
-    PadMlp(),
-    FusedNorms(),
-    FusedResiduals(),
-    InplaceRotary(),
-    UnsplitAttention(),
-    FittedAttention(),
-    SmallWindows(),
-    ChannelsLast(),
-    Fp8Inputs(),
-    Fp8Linears(),
-)
-assert tuple(tuning.name for tuning in TUNINGS) == NAMES
+
+def _make_tuning(name: str, place: str) -> Tuning:
+    module, _, class_name = place.partition(".")
+    made = getattr(import_module(f"{__package__}.{module}"), class_name)()
+    assert isinstance(made, Tuning)
+    assert made.name == name
+    return made
+
+
+#: In the order of application.
+TUNINGS = tuple(_make_tuning(*item) for item in CLASSES.items())
 
 #: Largest accepted error of a tuned tower, relative to its largest output, by the type of its weights. `OWN_ROUNDING`
 #: times the tower's own rounding is accepted where that is more. A tower's own rounding is the change of its output

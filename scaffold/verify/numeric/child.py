@@ -123,7 +123,8 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
     from scaffold.verify.numeric import probe
     from scaffold.verify.numeric.cpu_imports import switch_tree
-    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
     if request["changed_modules"]:
         switch_tree(Path(request["root"]), Path(request["changed_root"]))
@@ -132,7 +133,7 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
     randomise(host, request["options"]["seed"])
     process_weights(host)
     roots = [request["root"], request["changed_root"]]
-    reports = [probe.run_probe(roots, host, config, recipe_of(request), asked) for asked in request["probes"]]
+    reports = [probe.run_probe(roots, host, config, requested_recipe(request), asked) for asked in request["probes"]]
     events.send("probed", data=reports)
 
 
@@ -142,7 +143,8 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
 
     from scaffold.verify.numeric import session
     from scaffold.verify.numeric.graphs import Lab
-    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric.recipes.found import requested_recipe
     from scaffold.watch import Recording
     from scaffold.watch.recorder import Recorder, entries
 
@@ -151,7 +153,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     stages.stage = "record"
     randomise(host, request["options"]["seed"])
     process_weights(host)
-    recipe = recipe_of(request)
+    recipe = requested_recipe(request)
     for line in recipe.basis:
         stages.tell("basis", text=line)
     lab = Lab([request["root"]])
@@ -218,9 +220,9 @@ def _serve_pair(request: dict[str, Any], events: Events, stages: Stages) -> None
 
 def _check_changed(request: dict[str, Any], wait: Callable[[], bool], events: Events, stages: Stages) -> None:
     """Check the changed tree against the oracle that another process writes; `wait` returns whether it is there."""
-    from scaffold.verify.numeric.recipes.base import recipe_of
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    recipe = recipe_of(request)
+    recipe = requested_recipe(request)
     if recipe.learns:
         # How the model is built is known when the other process has found it out.
         if not wait():
@@ -251,9 +253,9 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
     from scaffold.verify.numeric.cpu_imports import start_distributed
-    from scaffold.verify.numeric.recipes.base import recipe_of
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    recipe = recipe_of(request)
+    recipe = requested_recipe(request)
     stages.stage = "import"
     recipe.load_class(host_class)
     stages.stage = "build"
@@ -268,14 +270,15 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
 def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
     """Weights, inputs and the tree's own embeddings of every case."""
     from scaffold.verify.numeric import session
-    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
     stages.stage = "oracle"
     seed = request["options"]["seed"]
     randomise(host, seed)
     weights = {name: value.clone() for name, value in host.state_dict().items()}
     process_weights(host)
-    recipe = recipe_of(request)
+    recipe = requested_recipe(request)
     for line in recipe.basis:
         stages.tell("basis", text=line)
     sessions = session.sessions_of(recipe, request["options"]["edges"], request["options"]["short"])
@@ -303,6 +306,8 @@ def _load_oracle(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
+    from scaffold.verify.numeric.recipes.base import process_weights
+
     stages.stage = "weights"
     data = _load_oracle(request)
     host.load_state_dict(data["weights"], strict=True)
@@ -319,9 +324,9 @@ def _check(
     from scaffold.verify.numeric import attention, session
     from scaffold.verify.numeric.graphs import Lab
     from scaffold.verify.numeric.model import NumericReport
-    from scaffold.verify.numeric.recipes.base import recipe_of
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    recipe, options = recipe_of(request), request["options"]
+    recipe, options = requested_recipe(request), request["options"]
     host, config = built
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
@@ -410,14 +415,6 @@ class Announcer:
             if key not in self._sent and key not in open_:
                 self._sent.add(key)
                 self._events.send("property", data=asdict(found))
-
-
-def process_weights(host: Any) -> None:
-    """Do what the loader does after weights are there; it also picks the CPU's matrix product."""
-    for module in host.modules():
-        method = getattr(module, "quant_method", None)
-        if method is not None and hasattr(method, "process_weights_after_loading"):
-            method.process_weights_after_loading(module)
 
 
 def reject_degenerate(oracle: dict[str, Any]) -> None:

@@ -26,7 +26,6 @@ from scaffold.verify.numeric.child import (
     Events,
     Stages,
     demand_class,
-    process_weights,
     reject_degenerate,
     wait_for_oracle,
 )
@@ -249,9 +248,10 @@ def run_request(machine: Machine, request: dict[str, Any], events: Events, stage
     """The oracle into the exchange file, or the check and its report."""
     import torch
 
-    from scaffold.verify.numeric.recipes.base import randomise, recipe_of
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    recipe = recipe_of(request)
+    recipe = requested_recipe(request)
     role, seed = request["role"], request["options"]["seed"]
     stages.stage = "import"
     recipe.load_class(None if role == "oracle" else request["host"])
@@ -299,6 +299,7 @@ def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, A
 def make_oracle(machine: Machine, recipe: Any, host: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Weights, inputs and eager embeddings of every case, on the host."""
     from scaffold.verify.numeric import session
+    from scaffold.verify.numeric.recipes.base import process_weights
 
     weights = {name: value.detach().cpu().clone() for name, value in host.state_dict().items()}
     process_weights(host)

@@ -30,6 +30,7 @@ from scaffold.verify.numeric.automatic.host import build_host, engine_config
 from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
+from scaffold.verify.numeric.recipes.base import process_weights, randomise
 
 #: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions, in
 #: float32 and in half of that.
@@ -324,9 +325,6 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
 
 def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
     from vllm.config import set_current_vllm_config
-
-    from scaffold.verify.numeric.child import process_weights
-    from scaffold.verify.numeric.recipes.base import randomise
 
     facts = Facts(number)
     randomise(model.host, 0)

@@ -10,60 +10,9 @@ import ast
 from functools import cache
 from pathlib import Path
 
-RECIPES = (
-    "aria",
-    "internvl",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "step3_vl",
-    "step_vl",
-    "step3p7",
-    "mllama4",
-    "gemma3_mm",
-    "glm4_1v",
-    "ernie45_vl",
-    "llava",
-    "llava_next",
-    "llava_onevision",
-    "mistral3",
-    "molmo",
-    "molmo2",
-    "paligemma",
-    "phi3v",
-    "phi4mm",
-    "phi4siglip",
-    "pixtral",
-    "cohere_compass",
-    "deepseek_vl2",
-    "deepseek_ocr",
-    "deepseek_ocr2",
-    "deepseek_v4",
-    "deepseek_v41",
-    "unlimited_ocr",
-    "minicpmv",
-    "minicpmv4_6",
-    "minicpm_ocr",
-    "minimax_m3",
-    "idefics3",
-    "smolvlm",
-    "kimi_vl",
-    "kimi_k25",
-    "kimi_k3",
-    "muse_glimmer",
-    "kanana_v",
-    "keye",
-    "llava_onevision2",
-    "lfm2_vl",
-    "cosmos3_edge",
-    "ovis2_5",
-    "gemma4_mm",
-    "diffusion_gemma",
-    "embedding_gemma2",
-    "nano_nemotron_vl",
-    "nemotron_parse",
-    "nemotron_vl",
-)
+_FOLDER = Path(__file__).parent
+#: Recipes that are shipped, by their names: the modules here that hold a `RECIPE`.
+RECIPES = tuple(sorted(path.stem for path in _FOLDER.glob("*.py") if "\nRECIPE = " in path.read_text("utf-8")))
 
 #: Says on a command line that the lab builds the model by itself (`scaffold.verify.numeric.automatic`).
 AUTOMATIC = "automatic"
@@ -81,7 +30,7 @@ def recipe_of(name: str, module: str, class_name: str) -> str | None:
 @cache
 def classes_of(recipe: str) -> frozenset[str]:
     """The classes whose ports a shipped recipe proves: read in its source, since it imports torch."""
-    tree = ast.parse(Path(__file__).with_name(f"{recipe}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((_FOLDER / f"{recipe}.py").read_text(encoding="utf-8"))
     return frozenset(
         node.value.value
         for node in ast.walk(tree)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, get_origin
 
@@ -19,7 +17,6 @@ import torch
 from torch import nn
 
 from scaffold.tower import adapt
-from scaffold.verify.numeric.model import Automatic
 
 #: One item's size, in the model's own terms: a tile count, or a grid `(t, h, w)` in patches.
 Item = Any
@@ -319,33 +316,9 @@ def randomise(host: nn.Module, seed: int) -> None:
             parameter.copy_(noise.to(parameter.dtype))
 
 
-def recipe_of(request: Mapping[str, Any]) -> Recipe:
-    """The recipe of a request, as a child process gets it; the same object each time."""
-    if request["automatic"] is None:
-        return load_recipe(request["recipe"])
-    return _automatic_recipe(json.dumps(request["automatic"]))
-
-
-@cache
-def _automatic_recipe(settings: str) -> Recipe:
-    from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
-
-    return AutomaticRecipe(Automatic(**json.loads(settings)))
-
-
-def load_recipe(name: str) -> Recipe:
-    """A recipe: the name of a shipped one, or a Python file. Raises TypeError for another `RECIPE`."""
-    module = _load_file(Path(name)) if name.endswith(".py") else import_module(f"{__package__}.{name}")
-    recipe = getattr(module, "RECIPE", None)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"{name} has no `RECIPE` that is a {Recipe.__module__}.Recipe")
-    return recipe
-
-
-@cache
-def _load_file(path: Path) -> ModuleType:
-    # Not as an import, which would take bytecode beside it for that of any file of the same time and size.
-    module = ModuleType(f"recipe_{path.stem}")
-    module.__file__ = str(path)
-    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
-    return module
+def process_weights(host: nn.Module) -> None:
+    """Do what the loader does after weights are there; it also picks the CPU's matrix product."""
+    for module in host.modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None and hasattr(method, "process_weights_after_loading"):
+            method.process_weights_after_loading(module)
