@@ -128,13 +128,12 @@ class Traffic(Subject):
 
     def build_for(self, tower: str) -> tuple[Any, Any]:
         """The host and its configuration: with defaults (`served`, `images`) our ways have our adapter."""
-        from vllm.multimodal import MULTIMODAL_REGISTRY
+        from scaffold.runtime.vllm import manager as binding
 
         adapter = f"vitcg_adapters.v0_30.{self.name}:{self.recipe.host_class}"
         host, config = self.build(adapter if self.has_defaults and tower != "vllm" else None)
         config.scheduler_config.max_num_batched_tokens = self.batched
-        info = MULTIMODAL_REGISTRY.get_processing_info(config.model_config)
-        info.get_mm_max_tokens_per_item = lambda *_: {"image": LARGEST_IMAGE}
+        binding.largest_image = lambda _: LARGEST_IMAGE
         compilation, limits = config.compilation_config, config.model_config.multimodal_config.limits
         if self.modality == "video":
             limits["video"] = 2

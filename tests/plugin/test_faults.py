@@ -64,6 +64,11 @@ def test_attention_that_reads_lengths_on_the_host_runs_eager(adapters):
     ]
 
 
+def test_vllm_tells_the_largest_image_of_a_processor(adapters):
+    """The manager asks, for its largest budget. This processor makes images of 64 tokens."""
+    assert adapters["import"]["largest"] == 64
+
+
 def test_without_a_fault_the_adapter_is_replayed(managers):
     assert managers["module"] == "vitcg_adapters.v0_30.qwen2_vl"
     found = managers["nothing"]

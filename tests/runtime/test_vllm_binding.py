@@ -221,7 +221,7 @@ def test_a_smallest_budget_above_the_largest_is_refused_as_in_vllm(items):
         (1024, [], 0, 2048),
         (2691, [], 0, 2691),  # 1920x1080 in Qwen2.5-VL
         (2691, [], 8, 2691),
-        (16384, [], 0, 2730),  # memory bounds it
+        (16384, [], 0, 3072),  # memory bounds it
         (16384, [64, 1024], 0, 1024),
     ],
 )
@@ -236,6 +236,10 @@ def test_the_largest_image_gets_a_graph_although_the_scheduler_batches_fewer_tok
     manager._choose_budgets(options)
     assert manager.token_budgets[-1] == top
     assert manager.max_batch_size == (items or 32)
+    # Where the scheduler batches more, an image of so many tokens gains nothing from a graph.
+    manager.model = SimpleNamespace(get_encoder_cudagraph_budget_range=lambda config: (64, 8192))
+    manager._choose_budgets(options)
+    assert manager.token_budgets[-1] == (max(given) if given else 8192)
 
 
 def test_a_ladder_of_hundreds_is_logged_by_its_ends():

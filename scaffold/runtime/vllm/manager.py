@@ -38,10 +38,11 @@ logger = logging.getLogger("scaffold.runtime.vllm")
 #: rows each, these are as many rows as FP8 needs (`tuning.fp8.LEAST_ROWS`).
 PROOF_TOKENS = 512
 
-#: The largest budget is at most so many times the tokens that the scheduler batches: the encoder takes whole images,
-#: larger ones than that, too, and the memory of graphs grows with the largest. With vLLM's 2048 on smaller GPUs, a
-#: 1920x1080 image of Qwen2.5-VL, 2691 tokens, has a graph.
-MOST_ABOVE = 4 / 3
+#: The encoder takes whole images, larger ones than the tokens that the scheduler batches, too. So the largest budget is
+#: that of the largest image, but not more than so many times those tokens: the memory of all graphs grows with it. Nor
+#: is it more than `LARGEST_TOKENS`. Kernels of larger images hide their launches, and a graph gains little: 0.98 of
+#: eager at 2691 tokens of Qwen2.5-VL on an H200. With vLLM's 2048 on smaller GPUs, a 1920x1080 image has a graph.
+MOST_ABOVE, LARGEST_TOKENS = 1.5, 4096
 
 
 def _in_words(ladders: Mapping[str, Sequence[int]]) -> str:
@@ -67,17 +68,16 @@ class VllmGroup:
 
 
 def largest_image(vllm_config: Any) -> int:
-    """Tokens of the largest image that the processor makes and the context holds; 0 where a model does not say."""
+    """Tokens of the largest image that the processor makes and the context holds; 0 where vLLM cannot say."""
     try:
         from vllm.multimodal import MULTIMODAL_REGISTRY
+        from vllm.multimodal.encoder_budget import MultiModalBudget
 
-        model_config = vllm_config.model_config
-        info = MULTIMODAL_REGISTRY.get_processing_info(model_config)
-        most = (info.get_mm_max_tokens_per_item(model_config.max_model_len, {"image": 1}) or {}).get("image")
+        most = MultiModalBudget(vllm_config, MULTIMODAL_REGISTRY).mm_max_toks_per_item["image"]
+        return min(int(most), int(vllm_config.model_config.max_model_len))
     except Exception as error:  # a processor's own code
         logger.debug("the processor does not say how large an image gets", exc_info=error)
         return 0
-    return min(most, model_config.max_model_len) if isinstance(most, int) else 0
 
 
 class EncoderCudaGraphManager:
@@ -157,7 +157,8 @@ class EncoderCudaGraphManager:
             )
         if low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
-        top = min(max(high, largest_image(self.vllm_config)), int(high * MOST_ABOVE))
+        most = min(int(high * MOST_ABOVE), LARGEST_TOKENS)
+        top = max(high, min(largest_image(self.vllm_config), most)) if most > high else high
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), top)
             self.max_batch_size = min(user_items, self.token_budgets[0])
