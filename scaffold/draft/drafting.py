@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 
-from scaffold.descriptor import load_descriptor_text
+from scaffold.descriptor import AnyPort, load_descriptor, load_descriptor_text, shipped_names
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
@@ -25,7 +26,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
-from scaffold.draft.values import Op
+from scaffold.draft.values import Op, SourceLine
 from scaffold.draft.watched import draft_watched
 from scaffold.draft.watched_rows import draft_watched_rows
 from scaffold.protocol import read_protocol
@@ -36,7 +37,16 @@ from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "draft_descriptor", "draft_recorded", "interview"]
+__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview"]
+
+
+class NoDraft(DiagnosticError):
+    """No layout fits the model. `start` is a text with what is known of it: no descriptor yet, since its layout is open
+    and every reason is above it; None where a model has nothing to port."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], start: str | None = None) -> None:
+        super().__init__(diagnostics)
+        self.start = start
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +83,23 @@ def draft_descriptor(
 
     `answers` by the key of a question take the place of its `TODO`. Without a `layout` the better of those that can
     express the model is taken. Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model,
-    VCG483 with everything about it that no descriptor expresses.
+    `NoDraft` (VCG483) with everything about it that no descriptor expresses.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
     subject = Subject(tree, program, model)
-    refuse_unportable(subject)
+    shipped = tuple(_shipped(subject))
+    try:
+        refuse_unportable(subject)
+    except DiagnosticError as error:
+        raise NoDraft((*error.diagnostics, *shipped)) from None
     try:
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
-        raise DiagnosticError(_dated(subject, error)) from None
-    return _finished(subject, filled)
+        found = _dated(subject, error)
+        raise NoDraft((*found, *shipped), _start(subject, found)) from None
+    drafted = _finished(subject, filled)
+    return replace(drafted, notes=(*drafted.notes, *shipped))
 
 
 def draft_recorded(
@@ -113,11 +129,7 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     """The draft of a sheet that has its layout; `basis` is what it was drafted from."""
     tree, model = subject.tree, subject.model
     sheet, notes = filled.sheet, filled.notes
-    sheet.put("schema", 1)
-    sheet.put("model.module", model.module, model.found)
-    sheet.put("model.class", model.class_name, model.place)
-    if (registered := registered_name(tree, model)) is not None:
-        sheet.put("model.architecture", *registered)
+    _model(sheet, subject)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
@@ -139,6 +151,73 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
         unused,
         (*notes, *(note for note in (port, gain) if note is not None)),
     )
+
+
+def _model(sheet: Sheet, subject: Subject) -> None:
+    model = subject.model
+    sheet.put("schema", 1)
+    sheet.put("model.module", model.module, model.found)
+    sheet.put("model.class", model.class_name, model.place)
+    if (registered := registered_name(subject.tree, model)) is not None:
+        sheet.put("model.architecture", *registered)
+
+
+def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
+    """The facts on a model that no layout fits. Its layout is open: no command takes the text for a descriptor."""
+    sheet = Sheet({})
+    _model(sheet, subject)
+    reasons = []
+    for found in against:
+        reason = found.message.removeprefix("the model is beyond the layouts: ")
+        at = (
+            f"{SourceLine(found.span.file.removeprefix(f'{subject.tree.label}/'), found.span.line)}: "
+            if found.span
+            else ""
+        )
+        reasons.append("; ".join((f"{at}{reason}", *found.notes)))
+    sheet.ask(Question("layout", "no layout fits the model as it is written", (), tuple(reasons)))
+    names: list[str] = []
+    with suppress(DiagnosticError):  # the reasons above say what cannot be read of the inputs
+        for modality in read_inputs(subject.tree, subject.program, subject.model).modalities:
+            names.append(modality.name)
+            sheet.put(f"modalities.{modality.name}.pixels", modality.pixels, modality.field.place)
+    draft_integration(sheet, subject, tuple(names or ["image"]))
+    inputs: list[str] = []
+    with suppress(DiagnosticError):
+        inputs = [f"input `{key}`: {one.kind} ({one.place})" for key, one in subject.fields.items() if one.modality]
+    release = f" {subject.tree.release}" if subject.tree.release else ""
+    title = (
+        f"{subject.model.class_name}: what the sources of vLLM{release} show. No layout fits, so this is no port.",
+        "Change the lines below and run `init` again, or write the sections of a layout by hand:",
+        "`vitcg-scaffold schema` has their keys, docs/concepts.md says what each layout can express.",
+        *inputs,
+    )
+    return sheet.text(title)
+
+
+def _shipped(subject: Subject) -> Iterator[Diagnostic]:
+    """That a descriptor of the model, or of the nearest of its bases that has one, comes with the tool (VCG488)."""
+    model = subject.model
+    for module, cls in subject.program.lineage(model.owner):
+        for port in _shipped_ports():
+            same = cls is model.owner[1] and port.architecture in model.architectures
+            if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:
+                continue
+            if same or port.class_name == cls.name:
+                which = "" if same or cls is model.owner[1] else f", a base of {model.class_name}"
+                yield Diagnostic(
+                    "VCG488",
+                    f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{which}",
+                    None,
+                    f"`vitcg-scaffold new {port.name} --vllm ...` needs no draft",
+                    Severity.INFO,
+                )
+                return
+
+
+@cache
+def _shipped_ports() -> tuple[AnyPort, ...]:
+    return tuple(map(load_descriptor, shipped_names()))
 
 
 def _dated(subject: Subject, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
