@@ -232,6 +232,9 @@ def _placed(port: AnyPort, problem: Diagnostic) -> Diagnostic:
     """A failure that names a method, an attribute or an input of the descriptor, with the place there."""
     from scaffold.descriptor.expressions import Call, path_names
 
+    if problem.span is None and "columns of the embeddings failed" in problem.message:
+        said = "give `output.hidden_size` the width of the model's embeddings: ranks without items return that many"
+        return changed(problem, span=port.span("output.hidden_size"), help=said)
     quoted = set(re.findall(r"['`\"](\w+)['`\"]", problem.message))
     for use in port.uses if problem.span is None else ():
         called = [call.path for call in use.value.calls()] if isinstance(use.value, Call) else use.value.attributes
