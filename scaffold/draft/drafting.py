@@ -321,7 +321,7 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
         beyond_layouts = any(problem.code == "VCG483" for problem in error.diagnostics)
         if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
             raise
-        refused = _against("packed rows, tiles and paths of tiles", error)
+        refused = _against("the layouts packed, tiles and paths", error)
         reason = f"not packed, tiles or paths: {refused[0].message.partition(': ')[2]}"
     if items is not None and layout not in (None, items.sheet.value("layout")):
         raise beyond(tree, subject.model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
@@ -336,7 +336,7 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
-            refused = (*refused, *_against("a cut", error))
+            refused = (*refused, *_against("the layouts cut and crops", error))
         return _last_of(subject, answers, refused)
     return items if items is not None and not reason and _open_to(cut) >= asked else cut
 
@@ -386,12 +386,12 @@ def _last_of(
         # The reason against rows is no news where a release has none.
         if isinstance(error, NoRows) or (without_rows(subject.tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
-        raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
+        raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("the layout rows", error))))) from None
 
 
 def _against(layouts: str, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
     """The reasons of a refusal, each with the layouts that it rules out: one line may rule out several ways."""
-    note = f"this rules out {layouts}"
+    note = f"so {layouts} cannot be used"
     errors = [problem for problem in dict.fromkeys(refusal.diagnostics) if problem.severity is Severity.ERROR]
     return tuple(replace(problem, notes=(*problem.notes, note)) for problem in errors)
 
