@@ -103,7 +103,7 @@ def command(
     without one exits with 3. Where no layout fits, the output file gets what is known of the model and what is in the
     way; no command takes it for a descriptor.
     """
-    from scaffold.draft import NoDraft, draft_descriptor, interview, refuse_release
+    from scaffold.draft import NoDraft, draft_descriptor, find_shipped, interview, refuse_release
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
@@ -128,6 +128,9 @@ def command(
             trust_remote_code=trust_remote_code,
         )
         return
+    shipped = find_shipped(tree, model)
+    if shipped is not None:
+        console.report([shipped])
     try:
         if yes:
             draft = interview(tree, model, answers, partial(_take_first, console), layout)
@@ -136,7 +139,7 @@ def command(
         else:
             draft = draft_descriptor(tree, model, answers, layout)
     except NoDraft as refusal:
-        if refusal.start is not None and output is not None:
+        if output is not None:
             write_output(output, refusal.start)
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
         raise

@@ -8,6 +8,7 @@ from scaffold.draft.drafting import Draft, NoDraft, draft_descriptor, draft_reco
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
+from scaffold.draft.shipped import find_shipped
 from scaffold.draft.unportable import refuse_release
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "draft_descriptor",
     "draft_recorded",
     "file_name",
+    "find_shipped",
     "interview",
     "locate",
     "refuse_release",

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 
-from scaffold.descriptor import AnyPort, load_descriptor, load_descriptor_text, shipped_names
+from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
@@ -42,9 +41,9 @@ __all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview"
 
 class NoDraft(DiagnosticError):
     """No layout fits the model. `start` is a text with what is known of it: no descriptor yet, since its layout is open
-    and every reason is above it; None where a model has nothing to port."""
+    and every reason is above it."""
 
-    def __init__(self, diagnostics: Iterable[Diagnostic], start: str | None = None) -> None:
+    def __init__(self, diagnostics: Iterable[Diagnostic], start: str) -> None:
         super().__init__(diagnostics)
         self.start = start
 
@@ -88,18 +87,15 @@ def draft_descriptor(
     program = Program(tree)
     model = locate(tree, program, reference)
     subject = Subject(tree, program, model)
-    shipped = tuple(_shipped(subject))
-    try:
-        refuse_unportable(subject)
-    except DiagnosticError as error:
-        raise NoDraft((*error.diagnostics, *shipped)) from None
+    refuse_unportable(subject)
     try:
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
         found = _dated(subject, error)
-        raise NoDraft((*found, *shipped), _start(subject, found)) from None
-    drafted = _finished(subject, filled)
-    return replace(drafted, notes=(*drafted.notes, *shipped))
+        if any(problem.code == "VCG483" for problem in found):
+            raise NoDraft(found, _start(subject, found)) from None
+        raise  # a model without images and videos has nothing to start from
+    return _finished(subject, filled)
 
 
 def draft_recorded(
@@ -193,31 +189,6 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
         *inputs,
     )
     return sheet.text(title)
-
-
-def _shipped(subject: Subject) -> Iterator[Diagnostic]:
-    """That a descriptor of the model, or of the nearest of its bases that has one, comes with the tool (VCG488)."""
-    model = subject.model
-    for module, cls in subject.program.lineage(model.owner):
-        for port in _shipped_ports():
-            same = cls is model.owner[1] and port.architecture in model.architectures
-            if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:
-                continue
-            if same or port.class_name == cls.name:
-                which = "" if same or cls is model.owner[1] else f", a base of {model.class_name}"
-                yield Diagnostic(
-                    "VCG488",
-                    f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{which}",
-                    None,
-                    f"`vitcg-scaffold new {port.name} --vllm ...` needs no draft",
-                    Severity.INFO,
-                )
-                return
-
-
-@cache
-def _shipped_ports() -> tuple[AnyPort, ...]:
-    return tuple(map(load_descriptor, shipped_names()))
 
 
 def _dated(subject: Subject, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:

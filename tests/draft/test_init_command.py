@@ -225,8 +225,10 @@ def test_a_refusal_leaves_a_file_to_start_from(run, tree):
         assert "error[VCG390]: `layout` is an open question: no layout fits the model as it is written" in err
 
 
-def test_a_refusal_of_a_model_without_an_encoder_leaves_nothing(run, release_tree):
-    code, out, _ = run("init", "MiniCPMV", "--vllm", "0.33.0", "-o", "my.yaml")
+@pytest.mark.parametrize("model", ["MiniCPMV", "MoonshotKimiaForCausalLM"])
+def test_a_refusal_of_a_model_without_an_encoder_leaves_nothing(model, run):
+    """One makes models of other classes, the other has no images."""
+    code, out, _ = run("init", model, "--vllm", "0.33.0", "-o", "my.yaml")
     assert (code, out) == (4, "")
     assert not Path("my.yaml").exists()
 
