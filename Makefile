@@ -21,7 +21,7 @@ QUICK   = $(addprefix tests/,descriptor render edit plan cut tower verify report
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all lint unit matrix reach fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+.PHONY: help setup demo quick test test-all lint unit matrix reach lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	regen docs bench clean
 
 help:  ## list the targets
@@ -75,6 +75,14 @@ unit: setup  ## the test suite, with the branch coverage that the project promis
 
 regen: setup  ## check that generated/ is what the descriptors say
 	$(BIN)/vitcg-scaffold regen --check
+
+lab: setup  ## prove every shipped descriptor on RELEASE with its real classes (0.22.0; an hour)
+	$(BIN)/python benchmarks/matrix.py --all --releases $(RELEASE)
+
+dist: setup  ## build the wheel and the source distribution into dist/; with TAG=vX.Y.Z only if that is their version
+	rm -rf dist
+	$(BIN)/python -m build
+	$(if $(TAG),ls dist/vitcg_scaffold-$(TAG:v%=%)-py3-none-any.whl)
 
 fuzz: setup  ## feed hostile descriptors, trees, traces and records until Ctrl-C; a failure is printed with its seed
 	$(BIN)/python tests/fuzz/fuzzing.py

@@ -28,10 +28,10 @@ def pages() -> list[Page]:
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
         *not run*: it has not run.
 * *configuration*: `found` is the class that the model asks for, with its defaults. `given` are values in the shape
-        of a checkpoint's `config.json` (`benchmarks/configs/`) for `verify --config`, for models whose values neither
-        vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build the model. With
-        guessed values the proof covers a guessed configuration. Older rows have none. OpenVLA ran with timm
-        installed. Inkling's values are the defaults of its classes in transformers.""",
+        of a checkpoint's `config.json` that come with the tool (`scaffold/verify/numeric/known/`), for models whose
+        values neither vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build
+        the model. A guessed value may differ from your checkpoint's. Older rows do not record guesses. OpenVLA ran with
+        timm installed. Inkling's values are the defaults of its classes in transformers.""",
         *(part for survey in surveys for part in section(survey)),
     )
     return [Page("docs/reach.md", text)]

@@ -42,8 +42,8 @@ def reach(place: str) -> str:
     alone = sum(map(measured_reach.alone, passed))
     text = (
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
-        f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's, "
-        f"{alone} of these from `init --yes` with nothing given."
+        f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
+        f"for {alone} of them `init --yes` alone is enough."
     )
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
@@ -59,9 +59,21 @@ def speed(place: str) -> str:
     encoder, request = (_times(engine, kind) for kind in ("encoder_ms", "ms"))
     rows = [
         ("ports", f"workloads with correct embeddings, of {each}", str(each), _range(right, 0), str(each)),
-        ("manager", "time of a call, relative to a graph of exactly its size", "", _range(theirs), _range(ours)),
+        (
+            "manager",
+            "call time divided by that of a graph captured for exactly this size",
+            "",
+            _range(theirs),
+            _range(ours),
+        ),
         ("tuning", "the same with tower tuning, the default on H100 and H200", "", "", tuned),
-        ("streams", "new sizes after an idle moment, relative to vLLM's time", "", "1", measured_stream.in_words("on")),
+        (
+            "streams",
+            "time on sizes not seen before, once idle capture has run; vLLM = 1",
+            "",
+            "1",
+            measured_stream.in_words("on"),
+        ),
         ("streams", "the same without tower tuning", "", "1", measured_stream.in_words("off")),
         ("engine", f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *encoder),
         ("engine", "the whole request with that image, ms", *request),

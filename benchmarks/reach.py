@@ -5,8 +5,8 @@
     python benchmarks/reach.py --only ARCHITECTURE       # these alone (repeatable)
     python benchmarks/reach.py --again                   # verify today's code again, too
 
-For some models neither vLLM nor transformers holds the configuration's values: those in configs/ARCHITECTURE.json, in
-the shape of the checkpoint's own config.json, are given to `verify --config`, and the row says so. `verify` builds all
+For some models neither vLLM nor transformers holds the configuration's values: those that come with the tool
+(scaffold/verify/numeric/known/ARCHITECTURE.json) are used then, and the row says so. `verify` builds all
 models by its automatic recipe; where that cannot, a shipped recipe does, and the row says that, too.
 
 Every architecture of the release's registry is drafted with the first candidate of each question, ported in memory
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 from matrix import fingerprint
 
 from scaffold.verify.numeric import UNDECIDED
-from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
+from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 
 if TYPE_CHECKING:
     from scaffold.changes import FileChange
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
 
 RESULTS = Path(__file__).resolve().parent / "results"
-CONFIGS = Path(__file__).resolve().parent / "configs"
 NEWEST = "0.33.0"
 #: Seconds that one model may take in the lab.
 LIMIT = 1800
@@ -133,8 +132,8 @@ def verify(draft: Draft, name: str, release: str) -> dict[str, Any]:
     """The result of `vitcg-scaffold verify` for an architecture's draft: the numeric part of a row."""
     from scaffold.descriptor import load_descriptor_text
 
-    config = CONFIGS / f"{name}.json"
-    given = ["--config", str(config)] if config.exists() else []
+    config = known_configuration([name])
+    given = ["--config", config] if config else []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{draft.name}.yaml"
         path.write_text(draft.text, encoding="utf-8")

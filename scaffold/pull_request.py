@@ -104,12 +104,13 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
     prepared = prepare_port(port, tree, replace=True)
     if prepared.changed:
         paths = ", ".join(change.path for change in prepared.changed)
+        again = shlex.join(["vitcg-scaffold", "new", port.reference, "--vllm", tree.label])
         raise DiagnosticError(
             Diagnostic(
                 "VCG511",
                 f"the tree does not hold the generated port of {port.name}: {paths} would change",
                 port.span("model"),
-                f"run `vitcg-scaffold new {port.name} --vllm ...` first, or look at the difference with --diff",
+                f"run `{again}` first, or look at the difference with --diff",
             )
         )
     if base is not None:
@@ -333,11 +334,10 @@ def describe_change(
     *,
     proof: ProofOnRecord,
     benchmark: Benchmark | None = None,
-    command: str,
 ) -> str:
     """The description in Markdown, under the headings of the tree's own template."""
     purpose = list(_purpose(port, change))
-    plan = list(_test_plan(port, change, command))
+    plan = list(_test_plan(port, change))
     result = [*_verification(proof), *_benchmark(port, benchmark)]
     notes = list(_design_notes(port, change))
     sections = {
@@ -437,13 +437,18 @@ def open_points(tree: SourceTree, port: AnyPort, origin: str) -> Iterator[str]:
         yield from (f"- {name}: <!-- {ask.format(**names)} -->" for name, ask in _OPEN.items())
 
 
-def _test_plan(port: AnyPort, change: PortChange, command: str) -> Iterator[str]:
+def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
+    """The commands for a reviewer. One who has the tool has its descriptors; another one is part of the text."""
     yield "```sh"
     for path in change.added:
         if path.startswith("tests/"):
             yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
-    yield command
+    own = None if port.shipped else Path(port.file)
+    yield shlex.join(["vitcg-scaffold", "verify", own.name if own else port.name, "--vllm", ".", "--tail", "all"])
     yield "```"
+    if own is not None:
+        yield from ("", "<details>", f"<summary>The descriptor, <code>{own.name}</code></summary>", "")
+        yield from ("````yaml", _readable(own).rstrip("\n"), "````", "", "</details>")
 
 
 def _verification(proof: ProofOnRecord) -> Iterator[str]:
@@ -479,7 +484,7 @@ def _verification(proof: ProofOnRecord) -> Iterator[str]:
 def _benchmark(port: AnyPort, benchmark: Benchmark | None) -> Iterator[str]:
     yield ""
     if benchmark is None:
-        way = f"run `vitcg-scaffold bench {port.name}` on a GPU, pass its result with --benchmark"
+        way = f"run `vitcg-scaffold bench {shlex.quote(port.reference)}` on a GPU, pass its result with --benchmark"
         yield f"<!-- no benchmark was given: {way} -->"
         return
     from scaffold.measure.benchreport import to_markdown

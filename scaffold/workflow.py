@@ -232,6 +232,9 @@ def _placed(port: AnyPort, problem: Diagnostic) -> Diagnostic:
     """A failure that names a method, an attribute or an input of the descriptor, with the place there."""
     from scaffold.descriptor.expressions import Call, path_names
 
+    if problem.span is None and "columns of the embeddings failed" in problem.message:
+        said = "give `output.hidden_size` the width of the model's embeddings: ranks without items return that many"
+        return changed(problem, span=port.span("output.hidden_size"), help=said)
     quoted = set(re.findall(r"['`\"](\w+)['`\"]", problem.message))
     for use in port.uses if problem.span is None else ():
         called = [call.path for call in use.value.calls()] if isinstance(use.value, Call) else use.value.attributes
@@ -346,7 +349,7 @@ def recording_request(
     from scaffold.draft import file_name, locate
     from scaffold.tower.source import Program
     from scaffold.verify.numeric import Automatic, NumericOptions, NumericRequest
-    from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
+    from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 
     found = locate(tree, Program(tree), model)
     name = file_name(found.file)
@@ -356,7 +359,7 @@ def recording_request(
         automatic = Automatic(
             module=found.module,
             host_class=found.class_name,
-            config=config or "",
+            config=config or known_configuration(found.architectures),
             trust_remote_code=trust_remote_code,
             set=dict(values),
         )
@@ -388,7 +391,7 @@ def choose_recipe(
     from scaffold.descriptor.load import shipped_path
     from scaffold.descriptor.model import Verify
     from scaffold.verify.numeric import Automatic
-    from scaffold.verify.numeric.recipes import AUTOMATIC, recipe_of
+    from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 
     chosen = recipe or (None if config or values or port.verify else recipe_of(port.name, port.module, port.class_name))
     if chosen is not None and chosen != AUTOMATIC:
@@ -399,7 +402,7 @@ def choose_recipe(
     settings = Automatic(
         module=port.module,
         host_class=port.class_name,
-        config=config or "",
+        config=config or known_configuration([port.architecture]),
         trust_remote_code=trust_remote_code,
         set=_merged(said.set, values),
         keep=said.keep,

@@ -32,6 +32,7 @@ class Regeneration:
     `files` and `descriptors` are what was compared. `edited` are the paths of `changes` that hold a hand edit. `left`
     are files of the folder that are not ours: no run removes them. `older` are the changes of older generations where
     the folder does not keep those (`Manifest.built`), `kept` whether they have the digests that the manifest states.
+    `nothing` is the error of a run that looked at no file: a check that cannot fail. It exits with 3.
     """
 
     folder: Path
@@ -44,32 +45,26 @@ class Regeneration:
     edited: tuple[str, ...]
     older: tuple[FileChange, ...] = ()
     kept: bool = True
+    nothing: Diagnostic | None = None
 
     @property
     def summary(self) -> str:
         return f"checked {self.files} files from {self.descriptors} descriptors"
-
-    @property
-    def nothing(self) -> Diagnostic:
-        """The error of a run that looked at no file: a check that cannot fail. It exits with 3."""
-        return Diagnostic(
-            "VCG535",
-            f"nothing to generate: {self.descriptors} descriptors give no adapter",
-            help="name a descriptor, for example `vitcg-scaffold regen internvl`",
-        )
 
 
 def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regeneration:
     """Render what `folder` should hold and compare. Writes nothing.
 
     `references` are descriptors (files or shipped names) to look at; without any it is everything that the folder's
-    manifest names, or, without a manifest, everything that is shipped. Raises `DiagnosticError` for a descriptor that
-    is wrong (VCG1xx to VCG3xx), a manifest that cannot be trusted (VCG534), a file that cannot be read (VCG543).
+    manifest names. Raises `DiagnosticError` for a descriptor that is wrong (VCG1xx to VCG3xx), a manifest that cannot
+    be trusted (VCG534), a file that cannot be read (VCG543).
     """
     from scaffold.adapters.outputs import is_older, render_outputs
 
     found = read_manifest(folder)
-    before = found if found is not None else Manifest(() if references else (SHIPPED,))
+    if found is None and not references:
+        return Regeneration(folder, 0, 0, (), (), (), (), (), nothing=_no_manifest(folder))
+    before = found if found is not None else Manifest(())
     wanted = [_normalised(folder, reference) for reference in references]
     selection = _selection(before.descriptors, wanted)
     sources = [_load(folder, reference) for reference in _expanded(selection)]
@@ -79,7 +74,12 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
     chosen = [output for output in outputs.files if names is None or output.descriptor in {None, *names}]
     notes = tuple(_notes(outputs, looked_at))
     if all(output.descriptor is None for output in chosen):
-        return Regeneration(folder, 0, len(looked_at), (), (), notes, (), ())
+        nothing = Diagnostic(
+            "VCG535",
+            f"nothing to generate: {len(looked_at)} descriptors give no adapter",
+            help="name a descriptor, for example `vitcg-scaffold regen internvl`",
+        )
+        return Regeneration(folder, 0, len(looked_at), (), (), notes, (), (), nothing=nothing)
     differences = compare_outputs(
         folder,
         {output.path: output.content for output in chosen},
@@ -117,6 +117,18 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         edited=tuple(drift.path for drift in written if drift.is_edited),
         older=tuple(change for change in changes if before.built is not None and is_older(change.path)),
         kept=before.built == manifest.built,
+    )
+
+
+def _no_manifest(folder: Path) -> Diagnostic:
+    """That nothing tells the descriptors of a folder: most often nothing was generated there yet."""
+    own = sorted(path.as_posix() for path in Path("descriptors").glob("*.y*ml"))
+    into = "" if folder == DEFAULT_FOLDER else f" --into {shlex.quote(str(folder))}"
+    names = " ".join(map(shlex.quote, own)) or "DESCRIPTOR.yaml"
+    return Diagnostic(
+        "VCG535",
+        f"`{folder.as_posix()}/{manifests.NAME}` is missing, and no descriptor was named: nothing to compare with",
+        help=f"generate once, and commit the folder: `vitcg-scaffold regen{into} {names}`",
     )
 
 

@@ -23,7 +23,7 @@ _MANAGERS = {"ours": "ours", "vllm": "vLLM's", "none": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_obj
 def command(console: Console, as_json: bool) -> None:
-    """Say which vLLM is installed, whether the plugin is active in it, and what would serve each model, and why.
+    """Say which vLLM is installed, whether the plugin is active in it, and what class and manager each model would use.
 
     Imports neither vLLM nor torch, and needs no GPU. The exit code is 0 if vLLM would run as configured, which includes
     a plugin that is switched off, and 4 if something is in the way.

@@ -13,8 +13,9 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import (
-    PROGRAM,
     check_trusted,
+    command_line,
+    complete_model,
     config_option,
     examples,
     open_target,
@@ -43,7 +44,7 @@ _STDOUT = "<draft>"
         "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
     ),
 )
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @target_option(required=True)
 @click.option(
     "-o",
@@ -99,9 +100,10 @@ def command(
     value names the line that shows it. On a terminal `init` asks for every value that the source does not show: an
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
     `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
-    without one exits with 3.
+    without one exits with 3. Where no layout fits, the output file gets what is known of the model and what is in the
+    way; no command takes it for a descriptor.
     """
-    from scaffold.draft import draft_descriptor, interview, refuse_release
+    from scaffold.draft import NoDraft, draft_descriptor, find_shipped, interview, refuse_release
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
@@ -126,12 +128,21 @@ def command(
             trust_remote_code=trust_remote_code,
         )
         return
-    if yes:
-        draft = interview(tree, model, answers, partial(_take_first, console), layout)
-    elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
-        draft = interview(tree, model, answers, partial(_ask, console), layout, partial(_refuse, console))
-    else:
-        draft = draft_descriptor(tree, model, answers, layout)
+    shipped = find_shipped(tree, model)
+    if shipped is not None:
+        console.report([shipped])
+    try:
+        if yes:
+            draft = interview(tree, model, answers, partial(_take_first, console), layout)
+        elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
+            draft = interview(tree, model, answers, partial(_ask, console), layout, partial(_refuse, console))
+        else:
+            draft = draft_descriptor(tree, model, answers, layout)
+    except NoDraft as refusal:
+        if output is not None:
+            write_output(output, refusal.start)
+            console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
+        raise
     _check_answers(draft)
     if yes and draft.open:
         raise DiagnosticError(_unanswered(draft))
@@ -141,7 +152,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    _say_next(console, draft, output, vllm)
+    _say_next(console, draft, output, vllm, command_line("init", model, "--vllm", vllm, *_again(given, layout, yes)))
 
 
 def _show_recording(console: Console, tree: SourceTree, model: str, as_json: bool, **building: Any) -> None:
@@ -175,6 +186,8 @@ def _ask(console: Console, question: Question) -> str | None:
         console.fault(f"  candidate: {candidate}")
     for look in question.look:
         console.fault(f"  look at: {look}")
+    first = "Enter takes the first candidate, `-` leaves" if question.candidates else "Enter leaves"
+    console.fault(f"  {first} the question open: TODO in the draft")
     default = question.candidates[0].value if question.candidates else "-"
     answer = str(click.prompt(question.key, default=default, err=True)).strip()
     return None if answer in ("", "-") else answer
@@ -182,7 +195,7 @@ def _ask(console: Console, question: Question) -> str | None:
 
 def _refuse(console: Console, problem: Diagnostic) -> None:
     """Say why the answer that was typed cannot be; its question follows once more."""
-    console.fault(f"  this cannot be: {problem.message} (`-` leaves the question open)")
+    console.fault(f"  this cannot be: {problem.message}")
 
 
 def _take_first(console: Console, question: Question) -> str | None:
@@ -259,16 +272,26 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str) -> None:
+def _again(given: tuple[str, ...], layout: str | None, yes: bool) -> list[str]:
+    """The options that decide what a draft says."""
+    answers = [word for text in given for word in ("--answer", text)]
+    return [*answers, *(["--layout", layout] if layout else []), *(["--yes"] if yes else [])]
+
+
+def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str, again: str) -> None:
+    """The next command, as it can be typed: commands take a descriptor from a file."""
     asked, left = len(draft.questions), len(draft.open)
-    name = output if output is not None else "the draft"
+    name = output if output is not None else f"{draft.name}.yaml"
+    state = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
+    following = command_line("plan", name, "--vllm", vllm)
     if left:
-        console.note(
-            f"{left} of {asked} question{'s' * (asked != 1)} open: answer them in {name}, then run `{PROGRAM} validate`"
-        )
-    else:
-        answered = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
-        console.note(f"{answered}. Next: `{PROGRAM} plan {name} --vllm {vllm}`")
+        state = f"{left} of {asked} question{'s' * (asked != 1)} open"
+        following = command_line("validate", name)
+    if output is None:
+        following = f"{again} -o {name}"
+    elif left:
+        state += f": answer them in {name}"
+    console.note(f"{state}. Next: `{following}`")
 
 
 def _refuse_existing(output: Path, force: bool) -> None:

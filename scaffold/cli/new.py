@@ -61,8 +61,9 @@ def command(
 ) -> None:
     """Generate the encoder CUDA graph port of DESCRIPTOR into a vLLM tree.
 
-    DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port changes four files: the
-    model, the generation test, the docs table and the example. `new` proves it first, then writes all files or none;
+    DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port changes the model, the
+    generation test, the docs table and the example, and the files of a tower that it splits. Ports of some layouts
+    share a class, in a file that the first one adds. `new` proves it first, then writes all files or none;
     `vitcg-scaffold revert` undoes it.
 
     The last proof is numerical: it runs the model, tiny, on the CPU (needs the `cpu` extra). `new` runs the code of a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -178,16 +178,47 @@ _STORE = ".vitcg-scaffold"
 
 
 def _complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    words = [word for word in ("installed", *_RELEASES) if word.startswith(incomplete)]
-    return [*map(CompletionItem, words), CompletionItem(incomplete, type="dir")]
+    return _completions(incomplete, ("installed", *_RELEASES), "dir")
 
 
 def _complete_descriptor(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
     from scaffold.descriptor import shipped_names
 
-    words = [name for name in shipped_names() if name.startswith(incomplete)]
-    return [*map(CompletionItem, words), CompletionItem(incomplete, type="file")]
+    return _completions(incomplete, shipped_names(), "file")
+
+
+def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Architectures of the tree of `--vllm`, else of the newest release in the cache. Nothing is fetched."""
+    from scaffold.diagnostics import DiagnosticError
+    from scaffold.protocol.cache import cached_tree
+    from scaffold.protocol.registry import multimodal_names
+    from scaffold.protocol.target import as_version, resolve_target
+    from scaffold.protocol.tree import SourceTree
+
+    given = ctx.params.get("vllm")
+    for text in (given,) if given else _RELEASES:
+        version = as_version(text)
+        root = cached_tree(version) if version else None
+        try:
+            tree = (
+                SourceTree(root, text, version, read_only=True)
+                if root
+                else None
+                if version
+                else resolve_target(text).tree
+            )
+            if tree is not None:
+                return _completions(incomplete, multimodal_names(tree), "file")
+        except DiagnosticError:
+            break
+    return _completions(incomplete, (), "file")
+
+
+def _completions(incomplete: str, words: Iterable[str], path: str) -> list[CompletionItem]:
+    """Words and paths. Bash forgets all words before the paths, so they are first; zsh drops an empty value."""
+    from click.shell_completion import CompletionItem
+
+    return [
+        CompletionItem(incomplete or "./", type=path),
+        *(CompletionItem(one) for one in words if one.startswith(incomplete)),
+    ]

@@ -67,7 +67,6 @@ def command(
             port,
             proof=proof,
             benchmark=measured,
-            command=command_line("verify", descriptor, "--vllm", ".", "--tail", "all"),
         )
     )
     console.note(f"Title: {pull_request_title(port)}")

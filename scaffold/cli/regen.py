@@ -61,7 +61,7 @@ def command(
 
 def require_something(console: Console, plan: Regeneration) -> None:
     """Exit with 3 when the run looked at nothing: a check of nothing must not pass."""
-    if not plan.files:
+    if plan.nothing is not None:
         console.report([*plan.notes, plan.nothing])
         console.result(plan.summary)
         raise click.exceptions.Exit(Exit.DESCRIPTOR)

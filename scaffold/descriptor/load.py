@@ -62,7 +62,8 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     text, problems = decode_source(data, file)
     if text is None:
         raise DiagnosticError(problems)
-    return load_descriptor_text(text, file)
+    loaded: AnyPort = load_descriptor_text(text, file).replace(shipped=path.parent == _SHIPPED)
+    return loaded
 
 
 def load_descriptor_text(text: str, file: str) -> AnyPort:

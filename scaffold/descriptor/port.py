@@ -150,6 +150,7 @@ class Port(Record):
 
     #: Not part of the YAML: the place of every value, notes on the text, and every expression with its place.
     file: str = attach(default="")
+    shipped: bool = attach(default=False)
     spans: Mapping[str, Span] = attach(default={})
     warnings: tuple[Diagnostic, ...] = attach(default=())
     uses: tuple[Use, ...] = attach(default=())
@@ -171,6 +172,11 @@ class Port(Record):
         """The descriptor file's stem, else the model's module: what files that are made of it are called."""
         stem = PurePath(self.file).stem if self.file.endswith((".yaml", ".yml")) else ""
         return stem or self.model.module.rpartition(".")[2]
+
+    @property
+    def reference(self) -> str:
+        """The word by which commands take this descriptor: the name of a shipped one, else the file."""
+        return self.name if self.shipped else self.file
 
     @property
     def module(self) -> str:
@@ -700,14 +706,18 @@ def derived_merge(port: PackedPort) -> tuple[Expression, Expression] | None:
 def read_port(root: Node, reader: Reader) -> Any:
     """The port that a document describes, of the type that its `layout` names; None if it is no mapping.
 
-    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys.
+    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys, and nothing
+    but the layout is missed: which keys belong to it depends on the answer.
     """
     node = root.get("layout") if isinstance(root, MappingNode) else None
     layout = node.value if isinstance(node, ScalarNode) else ""
-    if layout not in PORTS:
-        keys = {entry.key.value for entry in root.entries} if isinstance(root, MappingNode) else set()
-        layout = max(PORTS, key=lambda name: len(keys & PORTS[name].by_key.keys()))
-    return Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
+    if layout in PORTS:
+        return Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
+    keys = {entry.key.value for entry in root.entries} if isinstance(root, MappingNode) else set()
+    layout = max(PORTS, key=lambda name: len(keys & PORTS[name].by_key.keys()))
+    port = Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
+    reader.problems[:] = [one for one in reader.problems if one.code != "VCG202" or "`layout`" in one.message]
+    return port
 
 
 def _elsewhere(layout: str) -> Iterator[tuple[str, str]]:

@@ -4,20 +4,23 @@ Reads by syntax tree and never imports vLLM. `draft_descriptor` drafts, `intervi
 the disk.
 """
 
-from scaffold.draft.drafting import Draft, draft_descriptor, draft_recorded, interview
+from scaffold.draft.drafting import Draft, NoDraft, draft_descriptor, draft_recorded, interview
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
+from scaffold.draft.shipped import find_shipped
 from scaffold.draft.unportable import refuse_release
 
 __all__ = [
     "Candidate",
     "Draft",
+    "NoDraft",
     "Question",
     "architectures",
     "draft_descriptor",
     "draft_recorded",
     "file_name",
+    "find_shipped",
     "interview",
     "locate",
     "refuse_release",

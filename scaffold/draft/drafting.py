@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
-from scaffold.draft.values import Op
+from scaffold.draft.values import Op, SourceLine
 from scaffold.draft.watched import draft_watched
 from scaffold.draft.watched_rows import draft_watched_rows
 from scaffold.protocol import read_protocol
@@ -36,7 +36,16 @@ from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "draft_descriptor", "draft_recorded", "interview"]
+__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview"]
+
+
+class NoDraft(DiagnosticError):
+    """No layout fits the model. `start` is a text with what is known of it: no descriptor yet, since its layout is open
+    and every reason is above it."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], start: str) -> None:
+        super().__init__(diagnostics)
+        self.start = start
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def draft_descriptor(
 
     `answers` by the key of a question take the place of its `TODO`. Without a `layout` the better of those that can
     express the model is taken. Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model,
-    VCG483 with everything about it that no descriptor expresses.
+    `NoDraft` (VCG483) with everything about it that no descriptor expresses.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
@@ -82,7 +91,10 @@ def draft_descriptor(
     try:
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
-        raise DiagnosticError(_dated(subject, error)) from None
+        found = _dated(subject, error)
+        if any(problem.code == "VCG483" for problem in found):
+            raise NoDraft(found, _start(subject, found)) from None
+        raise  # a model without images and videos has nothing to start from
     return _finished(subject, filled)
 
 
@@ -113,11 +125,7 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     """The draft of a sheet that has its layout; `basis` is what it was drafted from."""
     tree, model = subject.tree, subject.model
     sheet, notes = filled.sheet, filled.notes
-    sheet.put("schema", 1)
-    sheet.put("model.module", model.module, model.found)
-    sheet.put("model.class", model.class_name, model.place)
-    if (registered := registered_name(tree, model)) is not None:
-        sheet.put("model.architecture", *registered)
+    _model(sheet, subject)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
@@ -139,6 +147,48 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
         unused,
         (*notes, *(note for note in (port, gain) if note is not None)),
     )
+
+
+def _model(sheet: Sheet, subject: Subject) -> None:
+    model = subject.model
+    sheet.put("schema", 1)
+    sheet.put("model.module", model.module, model.found)
+    sheet.put("model.class", model.class_name, model.place)
+    if (registered := registered_name(subject.tree, model)) is not None:
+        sheet.put("model.architecture", *registered)
+
+
+def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
+    """The facts on a model that no layout fits. Its layout is open: no command takes the text for a descriptor."""
+    sheet = Sheet({})
+    _model(sheet, subject)
+    reasons = []
+    for found in against:
+        reason = found.message.removeprefix("the model is beyond the layouts: ")
+        at = (
+            f"{SourceLine(found.span.file.removeprefix(f'{subject.tree.label}/'), found.span.line)}: "
+            if found.span
+            else ""
+        )
+        reasons.append("; ".join((f"{at}{reason}", *found.notes)))
+    sheet.ask(Question("layout", "no layout fits the model as it is written", (), tuple(reasons)))
+    names: list[str] = []
+    with suppress(DiagnosticError):  # the reasons above say what cannot be read of the inputs
+        for modality in read_inputs(subject.tree, subject.program, subject.model).modalities:
+            names.append(modality.name)
+            sheet.put(f"modalities.{modality.name}.pixels", modality.pixels, modality.field.place)
+    draft_integration(sheet, subject, tuple(names or ["image"]))
+    inputs: list[str] = []
+    with suppress(DiagnosticError):
+        inputs = [f"input `{key}`: {one.kind} ({one.place})" for key, one in subject.fields.items() if one.modality]
+    release = f" {subject.tree.release}" if subject.tree.release else ""
+    title = (
+        f"{subject.model.class_name}: what the sources of vLLM{release} show. No layout fits, so this is no port.",
+        "Change the lines below and run `init` again, or write the sections of a layout by hand:",
+        "`vitcg-scaffold schema` has their keys, docs/concepts.md says what each layout can express.",
+        *inputs,
+    )
+    return sheet.text(title)
 
 
 def _dated(subject: Subject, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
@@ -242,7 +292,7 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
         beyond_layouts = any(problem.code == "VCG483" for problem in error.diagnostics)
         if layout is not None or not beyond_layouts or not _speaks_cuts(tree):
             raise
-        refused = _against("packed rows, tiles and paths of tiles", error)
+        refused = _against("the layouts packed, tiles and paths", error)
         reason = f"not packed, tiles or paths: {refused[0].message.partition(': ')[2]}"
     if items is not None and layout not in (None, items.sheet.value("layout")):
         raise beyond(tree, subject.model.place, f"it is drafted as `{items.sheet.value('layout')}`, not as `{layout}`")
@@ -257,7 +307,7 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
-            refused = (*refused, *_against("a cut", error))
+            refused = (*refused, *_against("the layouts cut and crops", error))
         return _last_of(subject, answers, refused)
     return items if items is not None and not reason and _open_to(cut) >= asked else cut
 
@@ -307,12 +357,12 @@ def _last_of(
         # The reason against rows is no news where a release has none.
         if isinstance(error, NoRows) or (without_rows(subject.tree) and not isinstance(error, TooEarly)):
             raise DiagnosticError(refused or error.diagnostics) from None
-        raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("rows", error))))) from None
+        raise DiagnosticError(tuple(dict.fromkeys((*refused, *_against("the layout rows", error))))) from None
 
 
 def _against(layouts: str, refusal: DiagnosticError) -> tuple[Diagnostic, ...]:
     """The reasons of a refusal, each with the layouts that it rules out: one line may rule out several ways."""
-    note = f"this rules out {layouts}"
+    note = f"so {layouts} cannot be used"
     errors = [problem for problem in dict.fromkeys(refusal.diagnostics) if problem.severity is Severity.ERROR]
     return tuple(replace(problem, notes=(*problem.notes, note)) for problem in errors)
 

@@ -110,7 +110,7 @@ def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
             "VCG483",
             f"the model is beyond the layouts: {reason}",
             tree.span(place.file, place.line) if place else None,
-            "change this statement if the model is yours, or write the port by hand: `vitcg-scaffold explain VCG483`",
+            "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
         )
     )
 

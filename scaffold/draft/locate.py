@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
@@ -13,15 +13,14 @@ from pathlib import Path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
+from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import FunctionNode, call_name, find_method, plain_base, top_level
 from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
-_REGISTRY = f"{_MODELS}/registry.py"
-_MULTIMODAL = "_MULTIMODAL_MODELS"
 #: Tables of models that generate text. Those of the others only pool.
-_GENERATING = (_MULTIMODAL, "_TEXT_GENERATION_MODELS")
+_GENERATING = (MULTIMODAL, "_TEXT_GENERATION_MODELS")
 _REGISTER = "register_processor"
 _EMBED = "embed_multimodal"
 #: Tables of the registry with architectures that left vLLM: name -> last release, name -> the plugin that has it.
@@ -59,15 +58,18 @@ class Located:
 def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     """The model that `reference` means: an architecture of the registry, `FILE` or `FILE:CLASS`.
 
-    A file below the models folder may go by its module's name alone. Raises VCG480 (no such architecture), VCG481 (no
-    multimodal model class), VCG482 (a file of another tree).
+    A file below the models folder may go by its name alone, with `.py` or without, and an architecture by what no other
+    has in its name. Raises VCG480 (no such architecture), VCG481 (no multimodal model class), VCG482 (a file of another
+    tree).
     """
-    name, _, cls = reference.partition(":")
-    if name.isidentifier() and tree.exists(f"{_MODELS}/{name}.py"):
+    given, _, cls = reference.partition(":")
+    name = given.removesuffix(".py")
+    if name.isidentifier() and not tree.exists(given) and tree.exists(f"{_MODELS}/{name}.py"):
         reference = f"{_MODELS}/{name}.py{':' * bool(cls)}{cls}"
     if "/" in reference or "\\" in reference or reference.partition(":")[0].endswith(".py"):
         file, class_name, found = _by_file(tree, program, reference)
     else:
+        reference = _architecture(tree, reference)
         file, class_name, found = _by_architecture(tree, program, reference)
     module = program.module(file)
     assert module is not None, "found above"
@@ -95,7 +97,7 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
 
 def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
     """A class's own name and those of the registry, and whether the registry has it among models that generate text."""
-    known = _registry(tree) if tree.exists(_REGISTRY) else {}
+    known = read_registry(tree) if tree.exists(REGISTRY) else {}
     named = ((name, entry) for name, entry in known.items() if entry.class_name == owner[1].name)
     found = {name: entry.table in _GENERATING for name, entry in named if _class_of(tree, program, entry) == owner}
     return {owner[1].name: any(found.values())} | found
@@ -103,11 +105,11 @@ def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
 
 def registered_name(tree: SourceTree, model: Located) -> tuple[str, SourceLine] | None:
     """The architecture of a class that the registry has under another name than its own; the first of several."""
-    known = _registry(tree) if tree.exists(_REGISTRY) else {}
+    known = read_registry(tree) if tree.exists(REGISTRY) else {}
     names = [name for name in model.architectures if name in known]
     if not names or model.class_name in names:
         return None
-    return names[0], SourceLine(_REGISTRY, known[names[0]].line)
+    return names[0], SourceLine(REGISTRY, known[names[0]].line)
 
 
 def served_classes(owner: Owner) -> set[str]:
@@ -164,69 +166,42 @@ def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
     found = []
-    for name, entry in _registry(tree).items():
+    for name, entry in read_registry(tree).items():
         owner = _class_of(tree, program, entry)
         if owner is not None and program.method(owner, _EMBED) is not None and _processor(program, owner) is not None:
             found.append(name)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One line of the registry; `table` is the name of its dictionary."""
-
-    module: str
-    class_name: str
-    line: int
-    table: str
-
-    @property
-    def dotted(self) -> str:
-        return self.module if self.module.startswith("vllm.") else f"vllm.model_executor.models.{self.module}"
-
-
-def _registry(tree: SourceTree) -> dict[str, _Entry]:
-    """Architectures by name. One that is in several tables is that of the multimodal models, or the first."""
-    known: dict[str, _Entry] = {}
-    for table, key, value in _listed(tree):
-        if isinstance(value, ast.Tuple) and len(value.elts) == 2:
-            module, cls = (part.value if isinstance(part, ast.Constant) else None for part in value.elts)
-            entry = _Entry(str(module), str(cls), key.lineno, table)
-            if table == _MULTIMODAL or str(key.value) not in known:
-                known[str(key.value)] = entry
-    return known
-
-
-def _listed(tree: SourceTree) -> Iterator[tuple[str, ast.Constant, ast.expr]]:
-    """Every line of the registry's dictionaries: the dictionary's name, the architecture, and what stands for it."""
-    for node in tree.parse(_REGISTRY).body:
-        table = _registry_name(node)
-        if table is None or not isinstance(node, (ast.Assign, ast.AnnAssign)) or not isinstance(node.value, ast.Dict):
-            continue
-        for key, value in zip(node.value.keys, node.value.values, strict=True):
-            if isinstance(key, ast.Constant):
-                yield table, key, value
-
-
-def _class_of(tree: SourceTree, program: Program, entry: _Entry) -> Owner | None:
+def _class_of(tree: SourceTree, program: Program, entry: RegisteredModel) -> Owner | None:
     path = module_file(tree, entry.dotted)
     home = program.module(path) if path else None
     found = program.resolve(home, entry.class_name) if home else None
     return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
 
+def _architecture(tree: SourceTree, name: str) -> str:
+    """The architecture of the registry that a name means: itself, or the one that has only its task in addition."""
+    known = read_registry(tree)
+    if name in known:
+        return name
+    if (gone := _removed(tree, name)) is not None:
+        raise DiagnosticError(gone)
+    meant = [one for one, entry in known.items() if entry.table == MULTIMODAL and _TASK.sub("", one) == name]
+    if len(meant) != 1:
+        raise DiagnosticError(_unknown(tree, name, known))
+    return meant[0]
+
+
 def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, SourceLine]:
-    known = _registry(tree)
-    if name not in known:
-        raise DiagnosticError(_removed(tree, name) or _unknown(tree, name, known))
-    entry = known[name]
+    entry = read_registry(tree)[name]
     found = _class_of(tree, program, entry)
-    if entry.table != _MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
+    if entry.table != MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
         raise DiagnosticError(
             Diagnostic(
                 "VCG481",
                 f"`{name}` is not multimodal: the registry lists it under `{entry.table}`",
-                tree.span(_REGISTRY, entry.line),
+                tree.span(REGISTRY, entry.line),
                 "name a model with a vision encoder: only that can get encoder graphs",
             )
         )
@@ -235,16 +210,16 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
             Diagnostic(
                 "VCG481",
                 f"`{name}` should be the class `{entry.class_name}` of `{entry.dotted}`, which is not in the tree",
-                tree.span(_REGISTRY, entry.line),
+                tree.span(REGISTRY, entry.line),
                 "check that the tree is complete, or name the model's file",
             )
         )
-    return found[0].file, found[1].name, SourceLine(_REGISTRY, entry.line)
+    return found[0].file, found[1].name, SourceLine(REGISTRY, entry.line)
 
 
 def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
     """That the tree's registry keeps an architecture as one that left vLLM."""
-    for table, key, value in _listed(tree):
+    for table, key, value in registry_lines(tree):
         if key.value != name or table not in (_PREVIOUS, _PLUGINS) or not isinstance(value, ast.Constant):
             continue
         listed = str(value.value)
@@ -253,7 +228,7 @@ def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
         else:
             message = f"`{name}` left vLLM: the plugin at {listed} has it"
             help_text = "port it in the plugin's source, by hand: this tool edits vLLM's own tree only"
-        return Diagnostic("VCG480", message, tree.span(_REGISTRY, key.lineno), help_text)
+        return Diagnostic("VCG480", message, tree.span(REGISTRY, key.lineno), help_text)
     return None
 
 
@@ -270,29 +245,31 @@ def release_order(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 
-def _unknown(tree: SourceTree, name: str, known: dict[str, _Entry]) -> Diagnostic:
+def _unknown(tree: SourceTree, name: str, known: dict[str, RegisteredModel]) -> Diagnostic:
     """That no registry of the tree has an architecture, and which of its names are meant perhaps."""
-    multimodal = {arch: _stem(arch) for arch, entry in known.items() if entry.table == _MULTIMODAL}
+    multimodal = {arch: _stem(arch) for arch, entry in known.items() if entry.table == MULTIMODAL}
     # Half of each name is `ForConditionalGeneration`: with it, all names are near to each other.
     stems = get_close_matches(_stem(name), multimodal.values(), n=3)
     near = [arch for arch, stem in multimodal.items() if stem in stems]
     near = near or [arch for arch, stem in multimodal.items() if _stem(name) in stem]
     near = sorted(near, key=lambda arch: -SequenceMatcher(None, name, arch).ratio())[:3]
+    near = _classes_called(tree, name) or near
     return Diagnostic(
         "VCG480",
         f"`{name}` is no architecture of this tree",
-        tree.span(_REGISTRY),
+        tree.span(REGISTRY),
         f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
         if near
         else "give the name in `architectures` of the checkpoint's config.json, or the model's file",
-        notes=(f"the registry has {len(multimodal)} multimodal architectures",),
     )
 
 
-def _registry_name(node: ast.stmt) -> str | None:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
-    return names[0] if names and names[0].endswith("_MODELS") else None
+def _classes_called(tree: SourceTree, name: str) -> list[str]:
+    """FILE:CLASS of the classes of that name in the models folder: one that another class makes has no architecture."""
+    if not name.isidentifier():
+        return []
+    files = (path.relative_to(tree.root).as_posix() for path in sorted((tree.root / _MODELS).glob("*.py")))
+    return [f"{Path(file).stem}:{name}" for file in files if re.search(rf"^class {name}\b", tree.read(file), re.M)]
 
 
 def _stem(architecture: str) -> str:

@@ -37,8 +37,10 @@ def refuse_unportable(subject: Subject) -> None:
                 raise beyond(subject.tree, SourceLine(module.file, node.lineno), what)
     for node in model.owner[1].body:
         if isinstance(node, FunctionNode) and node.name == "__new__":
-            names = f"{', '.join(sorted(served_classes(model.owner)))}" or "the class that it makes"
-            what = f"`{model.class_name}` makes models of other classes; draft the one that is served, as FILE:CLASS"
+            file = model.module if "." not in model.module else model.file
+            names = ", ".join(f"`init {file}:{name}`" for name in sorted(served_classes(model.owner)))
+            names = names or "`init FILE:CLASS`"
+            what = f"`{model.class_name}` makes models of other classes; draft the one that is served"
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
 
 

@@ -424,7 +424,15 @@ def _names_in(text: str) -> Iterator[str]:
 
 
 def _missing(holder: _Class, name: str) -> Found:
-    return Found(Answer.MISSING, name, holder.name, tuple(get_close_matches(name, holder.attributes, 2, 0.7)))
+    return Found(Answer.MISSING, name, holder.name, _like(name, holder.attributes))
+
+
+def _like(name: str, known: frozenset[str]) -> tuple[str, ...]:
+    """At most two names that are nearly this one, else names with all words of it: `_parse_image_input` is a part of
+    `_parse_and_validate_image_input`."""
+    words = {word for word in name.split("_") if word}
+    near = get_close_matches(name, known, 2, 0.7)
+    return tuple(near or sorted(one for one in known if len(words) > 1 and words <= set(one.split("_")))[:2])
 
 
 @cache

@@ -71,9 +71,7 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     prepared = prepare_port(port, tree, replace=True)
     [model] = [change for change in prepared.changed if "/models/qwen2_5_vl.py" in change.path]
 
-    text = describe_change(
-        PortChange(prepared, tree, tree.root, (model,)), port, proof=ProofOnRecord((), ()), command="verify"
-    )
+    text = describe_change(PortChange(prepared, tree, tree.root, (model,)), port, proof=ProofOnRecord((), ()))
 
     quoted = [code for line in text.splitlines() if "sequences" in line for code in re.findall("`([^`]+)`", line)]
     assert len(quoted) == (8 if release == "0.24.0" else 6)
@@ -94,14 +92,16 @@ def test_the_test_plan_selects_the_entry_by_its_key(name, release_tree, tmp_path
     prepared = prepare_port(port, tree, replace=True)
     test = next(change for change in prepared.changes if change.path == TEST)
 
-    text = describe_change(
-        PortChange(prepared, tree, tree.root, (test,)), port, proof=ProofOnRecord((), ()), command="verify"
-    )
+    text = describe_change(PortChange(prepared, tree, tree.root, (test,)), port, proof=ProofOnRecord((), ()))
 
     (entry,) = port.tests
     assert f"pytest {TEST} -k {entry.key}\n" in text
     assert f'    "{entry.key}": VitCudagraphTestConfig' in test.after.decode()
-    assert f"run `vitcg-scaffold bench {port.name}` on a GPU" in text
+    assert f"run `vitcg-scaffold bench {draft}` on a GPU" in text
+    # A reviewer has neither the file nor its folder: the text has it, and the command takes it by its name.
+    assert "vitcg-scaffold verify draft.yaml --vllm . --tail all\n" in text
+    assert str(tmp_path) not in text.replace(f"bench {draft}", "")
+    assert draft.read_text() in text
 
 
 @pytest.mark.parametrize(("name", "code"), [("glm4_1v", "VCG523"), ("mllama4", "VCG522"), ("minimax_m3", "VCG524")])
@@ -111,7 +111,7 @@ def test_the_text_has_the_notes_of_new(name, code, release_tree):
     prepared = prepare_port(port, tree, replace=True)
     ported = tree.with_files({change.path: change.after for change in prepared.changed})
 
-    text = describe_change(find_change(port, ported, tree), port, proof=ProofOnRecord((), ()), command="verify")
+    text = describe_change(find_change(port, ported, tree), port, proof=ProofOnRecord((), ()))
 
     told = text.splitlines()
     notes = [note for note in prepared.notes if note.code == code]

@@ -32,8 +32,8 @@ from scaffold.protocol.cache import cache_root
 
 ROOT = operator_page.ROOT
 RESULTS = ROOT / "benchmarks" / "results"
-#: Blocks of these hold no commands.
-NO_COMMANDS = {"jinja", "json", "python", "text", "yaml"}
+#: Blocks of these hold no commands of a shell, or have a test of their own (`test_containers.py`).
+NO_COMMANDS = {"dockerfile", "jinja", "json", "python", "text", "yaml"}
 #: Pages whose commands take a minute.
 SLOW = {"docs/fix.md", "docs/verify.md"}
 ELSEWHERE = {

@@ -18,6 +18,7 @@ import reach
 
 from scaffold.descriptor.load import shipped_path
 from scaffold.draft import Draft
+from scaffold.verify.numeric import recipes
 
 RELEASE = "0.33.0"
 #: One of each end: static, kind and the beginning of the reason.
@@ -89,7 +90,7 @@ def test_what_verify_said(name):
 
 @pytest.mark.parametrize("name", ["with a file", "without"])
 def test_a_configuration_that_is_there_is_given_and_said(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(reach, "CONFIGS", tmp_path)
+    monkeypatch.setattr(recipes, "KNOWN", tmp_path)
     if name == "with a file":
         (tmp_path / "Model.json").write_text("{}")
     asked = []
@@ -127,9 +128,9 @@ def test_a_shipped_recipe_serves_where_the_automatic_one_cannot(class_name, reci
 
 
 def test_every_given_configuration_is_of_a_row():
-    names = {path.stem for path in reach.CONFIGS.glob("*.json")}
+    names = {path.stem for path in recipes.KNOWN.glob("*.json")}
     assert names <= reach.load(RELEASE).keys()
-    assert all(len(path.read_text()) < 2000 for path in reach.CONFIGS.glob("*.json"))
+    assert all(len(path.read_text()) < 2000 for path in recipes.KNOWN.glob("*.json"))
 
 
 @pytest.fixture

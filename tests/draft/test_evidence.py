@@ -655,5 +655,5 @@ def test_a_refused_model_asks_nothing_and_says_each_reason_once(release_tree):
         assert [problem.code for problem in found] == ["VCG483"] * reasons
         assert len({(problem.message, problem.span) for problem in found}) == reasons
         assert len({problem.notes for problem in found}) == reasons
-        assert all(problem.notes[0].startswith("this rules out ") for problem in found)
+        assert all(problem.notes[0].startswith("so the layout") for problem in found)
     assert not asked

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,7 +71,7 @@ class TestOutput:
     def test_answered_it_validates(self, run, tree):
         code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
         assert code == 0
-        assert "1 question, all answered. Next: `vitcg-scaffold plan" in err
+        assert "1 question, all answered. Next: `vitcg-scaffold plan my.yaml --vllm" in err
         assert "my.yaml:7:9: info[VCG487]" in err
         assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
         assert run("validate", "my.yaml")[0] == 0
@@ -116,7 +118,7 @@ class TestOutput:
     def test_json_lists_the_questions(self, run, tree):
         code, out, _ = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--format", "json")
         assert code == 0
-        assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["VCG390"]
+        assert [found["code"] for found in json.loads(out)["diagnostics"]] == ["VCG488", "VCG390"]
 
 
 #: arguments after `init`, with TREE for the tree -> exit code, words of the message
@@ -131,7 +133,6 @@ WRONG = {
     "no file": ([f"{MODELS}/zebra.py"], 4, "is neither a file nor one of the tree"),
     "a file of elsewhere": ([str(Path(__file__))], 4, "is no file of the tree"),
     "a module that is missing": (["Qwen2_5_VLForConditionalGeneration"], 4, "which is not in the tree"),
-    "a model beyond the layouts": (["Phi3VForCausalLM"], 4, "error[VCG483]: the model is beyond the layouts"),
     "an answer without value": ([ARCH, "--answer", "let.k"], 2, "is not KEY=VALUE"),
     "an answer to nothing": ([ARCH, "--answer", "let.kk=1"], 2, "Did you mean `let.k`?"),
     "a wrong answer": ([ARCH, "--answer", "let.k=self.tokens("], 3, "`k: self.tokens(    # answered`"),
@@ -168,6 +169,94 @@ def test_a_release_without_the_graphs_is_not_fetched(case, run, monkeypatch, tmp
     assert f"error[{code}]" in err
     assert f"draft the model from {first} or later" in err
     assert not (tmp_path / "cache").exists()
+
+
+def typed(err: str) -> list[str]:
+    """The arguments of the command that a run names as the next one."""
+    _, found, rest = err.rpartition("Next: `vitcg-scaffold ")
+    assert found, err
+    return shlex.split(rest.partition("`")[0])
+
+
+def test_what_init_says_to_type_next_works(run, tree):
+    """From the first command to a plan, each as it was printed: without a file, with an open question, answered."""
+    code, _, err = run("init", ARCH, "--vllm", tree)
+    assert code == 0
+    code, _, err = run(*typed(err))
+    assert code == 0, err
+    assert Path("internvl.yaml").is_file()
+    code, _, refused = run(*typed(err))
+    assert (code, "VCG390" in refused) == (3, True), refused
+    Path("internvl.yaml").write_text(Path("internvl.yaml").read_text().replace("TODO", "self.num_image_token"))
+    assert run("validate", "internvl.yaml")[0] == 0
+
+    code, _, err = run("init", ARCH, "--vllm", tree, "-o", "two words.yaml", "--yes", "--layout", "tiles")
+    assert code == 0
+    assert typed(err) == ["plan", "two words.yaml", "--vllm", str(tree)]
+    code, _, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
+    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "-o", "internvl.yaml"]
+
+
+def test_a_refusal_leaves_a_file_to_start_from(run, tree):
+    """What is known, and every reason with its line; no command takes it for a port."""
+    code, out, err = run("init", "Phi3VForCausalLM", "--vllm", tree)
+    assert (code, out) == (4, "")
+    assert "error[VCG483]: the model is beyond the layouts" in err
+    assert not list(Path().iterdir())
+
+    code, out, again = run("init", "Phi3VForCausalLM", "--vllm", tree, "-o", "my.yaml")
+    assert code == 4
+    assert out == "wrote my.yaml: no port, but what is known of the model and what is in the way of one\n"
+    assert again == err
+    text = Path("my.yaml").read_text()
+    assert "so this is no port" in text
+    assert "  class: Phi3VForCausalLM    # vllm/model_executor/models/phi3v.py:" in text
+    assert "# input `pixel_values`: batched (vllm/model_executor/models/phi3v.py:" in text
+    reasons = re.findall(r"(\S+\.py:\d+):\d+: error\[VCG483\]: the model is beyond the layouts: (.*)", err)
+    assert reasons
+    for place, reason in reasons:
+        assert (
+            f"#   look at: {place.partition('/vllm/')[2] and 'vllm/' + place.partition('/vllm/')[2]}: {reason}" in text
+        )
+    for command in ("validate my.yaml", f"plan my.yaml --vllm {tree}", f"new my.yaml --vllm {tree} --diff"):
+        code, _, err = run(*command.split())
+        assert code == 3
+        assert err.count("error[") == 1
+        assert "error[VCG390]: `layout` is an open question: no layout fits the model as it is written" in err
+
+
+@pytest.mark.parametrize("model", ["MiniCPMV", "MoonshotKimiaForCausalLM"])
+def test_a_refusal_of_a_model_without_an_encoder_leaves_nothing(model, run):
+    """One makes models of other classes, the other has no images."""
+    code, out, _ = run("init", model, "--vllm", "0.33.0", "-o", "my.yaml")
+    assert (code, out) == (4, "")
+    assert not Path("my.yaml").exists()
+
+
+def test_names_of_a_model_are_taken_as_messages_say_them(run):
+    """MiniCPM-V's architecture makes models of other classes; the references that the refusal names are taken."""
+    _, _, err = run("init", "MiniCPMV", "--vllm", "0.33.0")
+    assert "info[VCG488]: the descriptor `minicpmv` comes with the tool and ports MiniCPMVBaseModel" in err
+    assert "`vitcg-scaffold new minicpmv --vllm ...`" in err
+    named = re.findall(r"`(init [^`]+)`", err)
+    assert "init minicpmv:MiniCPMV2_0" in named
+    for command in named:
+        assert "VCG481" not in (answer := run(*command.split(), "--vllm", "0.33.0")[2])
+        assert "VCG482" not in answer
+        assert ("VCG488" in answer) == ("2_0" not in command)  # the port leaves that one out
+    _, out, _ = run("init", "minicpmv.py:MiniCPMV2_0", "--vllm", "0.33.0")
+    assert "  class: MiniCPMV2_0 " in out
+    assert "did you mean `minicpmv:MiniCPMV2_0`?" in run("init", "MiniCPMV2_0", "--vllm", "0.33.0")[2]
+
+
+def test_a_name_without_its_task_is_an_architecture(run):
+    """The task is in most names. Two models that differ in nothing else are not guessed."""
+    whole = run("init", "LlavaNextVideoForConditionalGeneration", "--vllm", "0.33.0")
+    assert run("init", "LlavaNextVideo", "--vllm", "0.33.0")[:2] == whole[:2]
+    assert whole[0] == 0
+    code, _, err = run("init", "InternVL", "--vllm", "0.33.0")
+    assert code == 4
+    assert "did you mean `InternVLChatModel`" in err
 
 
 def test_a_refusal_names_the_graphs_that_came_later(run):
@@ -298,6 +387,7 @@ class TestTerminal:
         assert code == 0, shown
         assert shown.count("\nlet.k [") == 2
         assert "this cannot be: " in shown
+        assert "Enter takes the first candidate, `-` leaves the question open: TODO in the draft" in shown
         assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
 
     def test_a_question_is_put_off(self, tree, tmp_path):

@@ -112,7 +112,7 @@ def test_results_beside_each_other_are_wider_than_one(release_tree):
 UNPORTABLE = {
     "TransformersMultiModalForCausalLM": "its encoder is code of Hugging Face Transformers",
     "Terratorch": "its inputs go into the model as they are",
-    "MiniCPMV": "draft the one that is served, as FILE:CLASS: MiniCPMV2_0, MiniCPMV2_5",
+    "MiniCPMV": "draft the one that is served: `init minicpmv:MiniCPMV2_0`, `init minicpmv:MiniCPMV2_5`",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,8 @@ import pytest
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
 from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics
-from scaffold.verify.numeric.recipes import is_recipe, recipe_of
-from scaffold.workflow import load_port, prove_numerics
+from scaffold.verify.numeric.recipes import AUTOMATIC, KNOWN, is_recipe, recipe_of
+from scaffold.workflow import choose_recipe, load_port, prove_numerics
 
 MINE = """
 from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
@@ -34,6 +35,9 @@ def test_the_recipe_is_that_of_the_model() -> None:
     assert recipe_of("my_draft", "gemma3_mm", gemma) == "gemma3_mm"
     assert recipe_of("my_draft", "vllm.models.gemma3_mm", gemma) == "gemma3_mm"
     assert recipe_of("my_draft", "unknown", gemma) is None
+    for name in ("minimax_m3", "kimi_k3"):  # a package has the model's name, its module is `model`
+        port = load_port(name)
+        assert recipe_of("my_draft", port.module, port.class_name) == name
     assert not is_recipe("my_draft")
     assert not is_recipe("no/such/file.py")
 
@@ -44,6 +48,17 @@ def test_a_recipe_is_not_that_of_another_model_in_its_module() -> None:
     for name in shipped_names():
         port = load_port(name)
         assert not is_recipe(name) or recipe_of(name, port.module, port.class_name) == name
+
+
+def test_known_values_of_a_checkpoint_are_taken(tmp_path: Path) -> None:
+    """Ovis reads a tokenizer's configuration that no class has. What the user gives wins; others have none."""
+    port = load_port("internvl")
+    ovis = port.replace(model=port.model.replace(architecture="Ovis"))
+    assert choose_recipe(port, AUTOMATIC)[1].config == ""
+    assert Path(choose_recipe(ovis, AUTOMATIC)[1].config) == KNOWN / "Ovis.json"
+    assert choose_recipe(ovis, AUTOMATIC, str(tmp_path))[1].config == str(tmp_path)
+    for file in KNOWN.iterdir():
+        assert "model_type" in json.loads(file.read_text()), file
 
 
 @pytest.mark.trees

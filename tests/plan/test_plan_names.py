@@ -92,6 +92,8 @@ def test_a_name_that_is_not_there(case, release_tree):
     assert message in problems[0].message
     assert problems[0].span is not None
     assert problems[0].span.line > 1
+    if case == "method of an entry":  # too far from the name for a misspelling: its words are in it
+        assert problems[0].help == "did you mean `_parse_and_validate_image_input`?"
 
 
 def test_a_module_of_tokens_that_is_not_there(release_tree):

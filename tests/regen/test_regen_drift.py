@@ -199,6 +199,26 @@ def test_checking_nothing_is_an_error(scene: Scene) -> None:
     assert "checked 0 files from 0 descriptors" in result.err
 
 
+@pytest.mark.parametrize("arguments", [(), ("--check",), ("--diff",)])
+def test_a_folder_that_nobody_generated_into_is_one_error(arguments, scene: Scene, monkeypatch) -> None:
+    """Nothing is checked or written for descriptors that come with the tool: they are not of the repository."""
+    home = scene.descriptor.parent / "repository"
+    (home / "descriptors").mkdir(parents=True)
+    monkeypatch.chdir(home)
+    (home / "descriptors" / "mine.yaml").write_text(scene.descriptor.read_text("utf-8"), "utf-8")
+
+    result = scene.run("regen", *arguments, format="json")
+
+    assert (result.exit, result.codes) == (3, ["VCG535"])
+    assert not (home / "generated").exists()
+    (found,) = json.loads(result.out)["diagnostics"]
+    assert found["help"].endswith("`vitcg-scaffold regen descriptors/mine.yaml`")
+    # As it was printed, and from then on the check is of these descriptors.
+    assert scene.run("regen", "descriptors/mine.yaml").exit == 0
+    checked = scene.run("regen", "--check")
+    assert (checked.exit, "from 1 descriptors" in checked.out) == (0, True)
+
+
 def test_wrong_descriptor_is_reported_before_anything_else(scene: Scene) -> None:
     scene.change_descriptor("layout: tiles", "layout: tile")
     before = scene.content()

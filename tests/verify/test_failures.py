@@ -39,6 +39,16 @@ def test_a_key_of_an_input_has_its_place():
     assert failure.notes == ("the descriptor says `fields.image_grid_hws`",)
 
 
+def test_a_wrong_width_is_at_the_key_that_names_it():
+    port = load_port("llava")
+    detail = "the port says 64, embeddings have 96"
+    (failure,) = failures_of(port, [report("fa2", Check("columns of the embeddings", "all", False, detail=detail))])
+    assert failure.span == port.span("output.hidden_size")
+    assert failure.help is not None
+    assert "`output.hidden_size`" in failure.help
+    assert detail in failure.message
+
+
 def test_what_was_compared_is_said_each_time():
     wrong = [Check(name, "image", False, 1.0, 1.0, "", "VCG650") for name in ("one", "two")]
     assert len(failures_of(load_port("llava"), [report("fa2", *wrong)])) == 2

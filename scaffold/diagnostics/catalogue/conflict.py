@@ -126,8 +126,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG535",
         "there is nothing to generate",
-        "No descriptor gives an adapter, so a check would pass without looking at anything. The exit code is 3. Name "
-        "a descriptor, or a folder whose manifest names one.",
+        "No descriptor gives an adapter, or nothing was generated into this folder yet: it has no manifest that names "
+        "descriptors. A check would pass without looking at anything. The exit code is 3. Name a descriptor, or a "
+        "folder whose manifest names one.",
     ),
     Code(
         "VCG540",

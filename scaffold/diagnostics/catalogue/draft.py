@@ -39,7 +39,9 @@ CODES: tuple[Code, ...] = (
         "rows of images of any size (from 0.23 on). "
         "This model does something between its inputs and its embeddings that none of them expresses, or that the "
         "tool cannot read. Each reason is a message with its line, and a note says which layouts it rules out. There "
-        "is no draft, because the tool could generate no port from it.\n\n"
+        "is no draft, because the tool could generate no port from it. With `-o FILE`, `init` leaves a file to start "
+        "from: what is known of the model, and every reason at `layout: TODO`. It is no descriptor, and every command "
+        "says so.\n\n"
         "A reason is often one statement. If the model is yours, change it: move what layers compute from sizes into "
         "the tower's `forward`, and what runs behind a packed tower into the tower. Otherwise write the port by hand, "
         "or teach the tool: docs/design.md says where a layout goes.",
@@ -70,6 +72,12 @@ CODES: tuple[Code, ...] = (
         "longer than their launches take, nothing is left to save: many tiles of an image, a batch that the model pads "
         "to its longest item, or large images. The descriptor shows that items may be so long; how long they are "
         "depends on the checkpoint and the requests. docs/measured/cuts.md has the times.",
+    ),
+    Code(
+        "VCG488",
+        "a descriptor of the model comes with the tool",
+        "The model, or a base class whose port it inherits, has a shipped descriptor. docs/matrix.md says on which "
+        "releases it was proven. `new NAME` takes it; a draft of your own is then only a comparison.",
     ),
     Code(
         "VCG510",

@@ -1,0 +1,166 @@
+"""The examples of docs/ci.md and the project's own workflows, by the real tools where they are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scaffold.descriptor.load import shipped_path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+#: The file that each example of the page is, and its text.
+EXAMPLES = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with one descriptor of its own, and nothing generated."""
+    home = tmp_path / "repository"
+    (home / "descriptors").mkdir(parents=True)
+    (home / "descriptors/mymodel.yaml").write_bytes(shipped_path("internvl").read_bytes())
+    git(home, "init", "-q")
+    return home
+
+
+def git(home: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    return subprocess.run(["git", *identity, *words], cwd=home, check=True, capture_output=True, text=True).stdout
+
+
+def program(folder: Path) -> dict[str, str]:
+    """An environment in which `vitcg-scaffold` is this source."""
+    folder.mkdir()
+    (folder / "vitcg-scaffold").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m scaffold.cli "$@"\n')
+    (folder / "vitcg-scaffold").chmod(0o755)
+    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def test_the_page_has_one_example_of_each_kind() -> None:
+    assert list(EXAMPLES) == [".pre-commit-config.yaml", ".github/workflows/ports.yml", ".github/workflows/alerts.yml"]
+
+
+def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> None:
+    """As the page says, but for the address: both hooks look at this repository's own descriptors."""
+    pytest.importorskip("pre_commit", reason="needs the `dev` extra")
+    if not (ROOT / ".git").exists():
+        pytest.skip("pre-commit installs hooks from a git repository")
+    config = yaml.safe_load(EXAMPLES[".pre-commit-config.yaml"])
+    (source,) = config["repos"]
+    source |= {"repo": str(ROOT), "rev": git(ROOT, "rev-parse", "HEAD").strip()}
+    (repository / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
+    environment = program(tmp_path / "bin") | {"PRE_COMMIT_HOME": str(tmp_path / "cache"), "PRE_COMMIT_COLOR": "never"}
+
+    def hooks() -> tuple[int, str]:
+        git(repository, "add", "--all")
+        command = [sys.executable, "-m", "pre_commit", "run", "--all-files"]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = hooks()
+    assert (code, said.count("error[")) == (1, 1), said
+    assert "error[VCG535]" in said
+    (again,) = re.findall(r"`vitcg-scaffold (regen [^`]+)`", said)
+    subprocess.run(["vitcg-scaffold", *again.split()], cwd=repository, env=environment, check=True, capture_output=True)
+
+    code, said = hooks()
+    assert (code, said.count("Passed")) == (0, 2), said
+
+    descriptor = repository / "descriptors/mymodel.yaml"
+    descriptor.write_text(descriptor.read_text().replace("layout: tiles", "layout: tile"))
+    code, said = hooks()
+    assert (code, said.count("Failed")) == (1, 2), said
+    assert "descriptors/mymodel.yaml:" in said
+
+
+def test_alerts_are_written_and_then_the_job_fails(repository: Path, tmp_path: Path) -> None:
+    """The steps' own shell: the document is whole where the command fails."""
+    steps = yaml.safe_load(EXAMPLES[".github/workflows/alerts.yml"])["jobs"]["descriptors"]["steps"]
+    (validate,) = [step for step in steps if step.get("id") == "validate"]
+    upload = next(step for step in steps if step.get("uses", "").startswith("github/codeql-action/upload-sarif@"))
+    environment = program(tmp_path / "bin")
+
+    def run() -> tuple[int, dict[str, Any]]:
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", validate["run"]]  # as a runner calls it
+        done = subprocess.run(shell, cwd=repository, env=environment, capture_output=True, check=False)
+        return done.returncode, json.loads((repository / upload["with"]["sarif_file"]).read_text())
+
+    code, document = run()
+    assert (code, document["runs"][0]["results"]) == (0, [])
+    (repository / "descriptors/mymodel.yaml").write_text("schema: 1\n")
+    code, document = run()
+    assert code == 3
+    places = {
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for result in document["runs"][0]["results"]
+    }
+    assert places == {"descriptors/mymodel.yaml"}
+    assert validate["continue-on-error"]
+    assert steps[-1] == {"if": "steps.validate.outcome == 'failure'", "run": "exit 1"}
+
+
+def workflow_files(folder: Path) -> Iterator[Path]:
+    yield from WORKFLOWS
+    for name, text in EXAMPLES.items():
+        if "workflows" in name:
+            place = folder / Path(name).name
+            place.write_text(text)
+            yield place
+
+
+def test_workflows_are_right_to_actionlint(tmp_path: Path) -> None:
+    linter = shutil.which("actionlint")
+    if linter is None:
+        pytest.skip("actionlint is not installed")
+    files = list(workflow_files(tmp_path))
+    done = subprocess.run([linter, "-no-color", *map(str, files)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_workflows_call_targets_that_make_knows() -> None:
+    """Each `run` of the project's workflows is one call of make, which is asked what it would do."""
+    assert [path.stem for path in WORKFLOWS] == ["lab", "nightly", "publish", "quick"]
+    called = []
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text())
+        assert workflow["permissions"] == {"contents": "read"}, path.name
+        for job in workflow["jobs"].values():
+            for step in job["steps"]:
+                if "run" not in step:
+                    continue
+                words = re.sub(r"\$\{\{ matrix\.release \}\}", "0.33.0", step["run"]).split()
+                assert words[0] == "make", step
+                called.append(words[1])
+                shell = step["run"].replace("${{ matrix.release }}", "0.33.0").replace("make ", "make -n ", 1)
+                environment = os.environ | {"TORCH_INDEX": "https://example.org", "GITHUB_REF_NAME": "v0.1.0"}
+                done = subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", shell],
+                    cwd=ROOT,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr
+                if "RELEASE" in shell:
+                    assert "--releases 0.33.0" in done.stdout
+                if "TAG" in shell:
+                    assert "ls dist/vitcg_scaffold-0.1.0-py3-none-any.whl" in done.stdout
+    assert sorted(called) == ["dist", "lab", "quick", "reach", "test"]
+
+
+def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
+    for path in WORKFLOWS:
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items():
+            wanted = {"id-token": "write"} if (path.stem, name) == ("publish", "publish") else None
+            assert job.get("permissions") == wanted, (path.name, name)
