@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 #: The inputs of a batch in the protocol's method that puts results together, and other variables of it.
 _INPUTS = "batch_mm_kwargs"
 _TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "index", "embeds")
+
+#: Functions that compute sizes on the host, and the other nodes of such an expression.
+_FUNCTIONS = ("len", "list", "map", "sum")
+_HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
+         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
@@ -330,9 +335,25 @@ class _Extractor:
             ):
                 found = self._given(method, owner, seen)
             case _:
-                return None
+                return self._computed(method, node, seen)
         text = ast.unparse(node)
         return f"{found}{text.removeprefix(ast.unparse(owner))}" if found is not None else None
+
+    def _computed(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
+        """A value that functions of Python compute of inputs, on the host, with these in the place of variables."""
+        if not all(isinstance(one, _HOST) for one in ast.walk(node)):
+            return None
+        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+        own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+        values: dict[str, ast.expr] = {}
+        for name in {one.id for one in _names([node]) if one not in called and one.id not in own}:
+            found = self._given(method, ast.Name(name, ast.Load()), seen)
+            if found is None:
+                return None
+            values[name] = ast.parse(found, mode="eval").body
+        if not all(isinstance(one, ast.Name) and one.id in _FUNCTIONS for one in called):
+            return None
+        return ast.unparse(_Filled(values).visit(ast.parse(ast.unparse(node), mode="eval")))
 
     def _parsed_as(self, name: str, value: str) -> str | None:
         """The variable of a port that holds parsed inputs; it has one."""
@@ -385,13 +406,33 @@ class _Extractor:
         return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
 
     def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:
-        """The type of a variable that keeps parsed inputs, which may be None where they are none."""
+        """The type of a variable that keeps parsed inputs, which may be None where they are none, or a part of them."""
         values = [
             one.value for one in ast.walk(method.function) if isinstance(one, ast.Assign) and _target(one) == name
         ]
+        if values and _callee(values[0]) == "list":
+            return ast.parse("list[int]", mode="eval").body
+        if values and isinstance(values[0], ast.Subscript):
+            return self._entry_type(method, values[0].slice)
         called = _callee(values[0]).removeprefix("self.") if values else ""
         found = next((one.returns for one in self.functions if one.name == called), None)
         return found.left if isinstance(found, ast.BinOp) and ast.unparse(found.right) == "None" else found
+
+    def _entry_type(self, method: _Method, key: ast.expr) -> ast.expr | None:
+        """The type of an entry of parsed inputs, which the classes of the file agree upon."""
+        name = key.value if isinstance(key, ast.Constant) else None
+        owners = [node for node in self.tree.parse(method.station.file).body if isinstance(node, ast.ClassDef)]
+        found = {
+            ast.unparse(node.annotation)
+            for owner in owners
+            for node in owner.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+        }
+        match ast.parse(found.pop(), mode="eval").body if len(found) == 1 else None:
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
+                return first
+            case other:
+                return other
 
     def _features_type(self, method: _Method) -> str:
         """The type of what the call gives: that of the method which it calls, or one tensor."""
@@ -431,6 +472,16 @@ class _Extractor:
         called = f"self.{ENCODE_METHOD}" if method.runs else _callee(method.leading[0])
         if find_change(function, called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
+
+
+class _Filled(ast.NodeTransformer):
+    """Expressions in the place of variables."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.values.get(node.id, node)
 
 
 class _Regrouped(ast.NodeTransformer):

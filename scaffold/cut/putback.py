@@ -13,6 +13,8 @@ import symtable
 from scaffold.diagnostics import Diagnostic, Span
 
 _ENCODE = "_encode_patches"
+#: Parts of a function that may read a variable later than the statement that has them.
+_SCOPES = (ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def prove_extraction(
@@ -91,9 +93,12 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
     inside, outside = _locals(method), _locals(rest)
     mentioned = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
     # No variable of the function is anything else in the method, and the other way round, unless the method sets it
-    # before it reads it.
+    # before it reads it, and nothing that the function makes reads it later.
     shared = (inside | mentioned) & outside | inside & _mentioned(rest)
-    if any(not _is_set_first(method.body, name) for name in shared - set(parameters)):
+    later = {
+        name for node in ast.walk(rest) if isinstance(node, _SCOPES) and node is not rest for name in _mentioned(node)
+    }
+    if any(name in later or not _is_set_first(method.body, name) for name in shared - set(parameters)):
         return False
     function.body[-1:] = method.body
     return True
@@ -154,8 +159,7 @@ def _inlined(function: ast.FunctionDef) -> bool:
             uses = [one for one in ast.walk(second) if isinstance(one, ast.Name) and one.id == target.id]
             if len(uses) == 1 and isinstance(uses[0].ctx, ast.Load) and _leads(second, uses[0]):
                 found.setdefault(target.id, []).append((block, first, second, uses[0]))
-    scopes = (ast.Try, ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
-    flat = not any(isinstance(node, scopes) for node in ast.walk(function) if node is not function)
+    flat = not any(isinstance(node, (ast.Try, *_SCOPES)) for node in ast.walk(function) if node is not function)
     for name, places in found.items():
         alone = 2 * len(places) == sum(one.id == name for one in names)
         for block, first, second, use in places:
@@ -213,5 +217,5 @@ def _locals(function: ast.FunctionDef) -> set[str]:
     return set(next(t for t in table.get_children() if isinstance(t, symtable.Function)).get_locals())
 
 
-def _mentioned(function: ast.FunctionDef) -> set[str]:
+def _mentioned(function: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

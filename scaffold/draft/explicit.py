@@ -17,7 +17,7 @@ from scaffold.draft.reentry import NOWHERE
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.steps import PartCall
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import Op
+from scaffold.draft.values import Op, Term
 from scaffold.protocol import read_protocol
 
 #: Operations that may stand between the pixels and the encoder: a port hands the pixels over as they are.
@@ -34,7 +34,7 @@ def draft_explicit(subject: Subject, pixels: str, entry: str, step: PartCall, ca
     if tokens is None or units is None or isinstance(strip(units, _MOVES), Op) or step.masks or not _has_paths(subject):
         return
     sized = subject.fields[pixels].sizes is not None
-    single = not sized and not _has_axis(subject, pixels, sheet)
+    single = not sized and not _has_axis(subject, pixels, units, sheet)
     after = "_project_image_features" if single else "_merge_patch_embeddings"
     found = _find(subject, parse_call(entry), parse_call(call), after)
     if found is None:
@@ -73,11 +73,20 @@ def _tokens(subject: Subject, sheet: Sheet) -> str | None:
     return f"(side // {patch}) ** 2" if patch != side else None
 
 
-def _has_axis(subject: Subject, pixels: str, sheet: Sheet) -> bool:
-    """Whether an item may be several units: its annotated shape has an axis for them."""
+def _has_axis(subject: Subject, pixels: str, units: Term, sheet: Sheet) -> bool:
+    """Whether an item may be several units: its annotated shape has an axis for them, or the model joins the items."""
     shapes = [dimensions for dimensions, _, _ in subject.shapes(pixels, made=True)]
     unit = sheet.value("pixels.shape").count(",") + 1
-    return max(map(len, shapes), default=0) > unit + 1
+    return max(map(len, shapes), default=0) > unit + 1 or _joins(units)
+
+
+def _joins(value: Term) -> bool:
+    """Whether the model concatenates the items of an input, in front of the encoder."""
+    while isinstance(value, Op) and value.name in _MOVES and value.args:
+        if value.name == "flatten_bn":
+            return True
+        value = value.args[0]
+    return False
 
 
 def _has_paths(subject: Subject) -> bool:

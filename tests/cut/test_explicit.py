@@ -253,7 +253,41 @@ def test_inputs_reach_what_follows_through_variables_and_arguments(release_tree:
     )
 
 
-@pytest.mark.parametrize("scale", ['image_input["pixel_values"][0].max()', "scale", "self.scale()"])
+@pytest.mark.parametrize(
+    ("scale", "handed"),
+    {
+        # Sizes that functions of Python compute of parsed inputs, once more.
+        'len(image_input["pixel_values"])': "len(image_input['pixel_values'])",
+        'list(map(lambda x: x + 1 if x > 1 else 2, image_input["image_sizes"]))': (
+            "list(map(lambda x: x + 1 if x > 1 else 2, image_input['image_sizes']))"
+        ),
+        'image_input.get("image_sizes")': "image_input.get('image_sizes')",
+    }.items(),
+)
+def test_sizes_are_computed_again(scale: str, handed: str, release_tree: Any) -> None:
+    tree = with_code(
+        release_tree(RELEASE),
+        "        patch_embeddings = self._process_image_pixels(image_input)\n",
+        f"        scale = {scale}\n        patch_embeddings = self._process_image_pixels(image_input)\n"
+        "        patch_embeddings = [scale * part for part in patch_embeddings]\n",
+    )
+    text = ported_text(tree, load_port("llava_next"))
+    calls = [ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    assert f"self._merge_patch_embeddings(image_input, {handed}, features.split(num_patches))" in calls
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        'image_input["pixel_values"][0].max()',
+        "scale",
+        "self.scale()",
+        "len(scale_of(image_input))",
+        "[part for part in image_input]",
+        "list(map(self.scale, image_input))",
+        "sum(map(abs, self.parts))",
+    ],
+)
 def test_a_value_that_is_no_input_is_refused_with_its_line(scale: str, release_tree: Any) -> None:
     tree = with_code(
         release_tree(RELEASE),
@@ -313,6 +347,28 @@ def test_a_port_without_mistakes_is_proven(release_tree: Any) -> None:
     text = ported_text(tree, load_port("llava_next"))
     assert proved(tree.read(LLAVA_NEXT), text) == []
     assert proved(text, text) == []  # a second run
+
+
+@pytest.mark.parametrize(
+    ("before", "same"),
+    [
+        ("n = len(x)\n", True),
+        # Something that the function makes reads its own variable later; a variable that is not set at first.
+        ("n = len(x)\nx = map(lambda one: one + n, x)\n", False),
+        ("n = len(x)\nx = (one + n for one in x)\n", False),
+        ("m = n = len(x)\n", False),
+    ],
+)
+def test_a_method_may_set_a_variable_of_the_function_anew(before: str, same: bool) -> None:
+    last = "n = 1\nreturn g(x, n)" if "m =" not in before else "m = n\nn = 1\nreturn g(x, n)"
+    whole = f"class M:\n    def m(self, x):\n{_indented(before + 'x = f(x)' + chr(10) + last)}"
+    split = f"class M:\n    def m(self, x):\n{_indented(before + 'x = f(x)' + chr(10) + 'return self.rest(x)')}"
+    split += f"    def rest(self, x):\n{_indented(last)}"
+    assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
+
+
+def _indented(body: str) -> str:
+    return "".join(f"        {line}\n" for line in body.splitlines())
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -32,6 +32,8 @@ DRAFTED = {
     # Items that lie behind each other, with parsed inputs read below, in one method, in two, and not at all.
     "Eagle2_5_VLForConditionalGeneration": ("self.extract_feature(pixels)", MERGED, False),
     "DeepseekVLV2ForCausalLM": ("self.projector(self.vision.forward_features(pixels))", MERGED, False),
+    # Sizes that the model computes of its parsed inputs, and a list of items that it joins.
+    "Ovis": ("self.vte(self.visual_tokenizer(pixels))", MERGED, False),
     "ColUltraVBertForRetrieval": ("self.connector(self.vision_model(pixels))", None, False),
 }  # fmt: skip
 #: What the ports of some say, beside that.
@@ -41,12 +43,13 @@ SAYS = {
     "ModernVBertModel": 'torch.stack(tuple(mm_kwargs["pixel_values"])).flatten(0, -4)',
     "Eagle2_5_VLForConditionalGeneration": "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)",
     "DeepseekVLV2ForCausalLM": 'image_input["images_spatial_crop"], features',
+    "Ovis": 'image_input["indicator_tokens"],',
     "ColUltraVBertForRetrieval": 'for key in ["pixel_values", "pixel_attention_mask"]:',
 }
 #: A mask beside the pixels; units of two modalities; values of the pixels' shape; a call for each image; more than
 #: moved pixels in front of the encoder.
 WITHOUT = ("AriaForConditionalGeneration", "LlavaOnevisionForConditionalGeneration", "Phi3VForCausalLM",
-           "Moondream3ForCausalLM", "NemotronParseForConditionalGeneration", "Ovis")  # fmt: skip
+           "Moondream3ForCausalLM", "NemotronParseForConditionalGeneration")  # fmt: skip
 
 
 def drafted(tree, architecture) -> CutPort:
