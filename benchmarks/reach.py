@@ -94,7 +94,9 @@ def _port(tree: SourceTree, name: str, row: dict[str, Any]) -> Draft:
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
     row["kind"] = port.layout
-    row["code"] = code_of(prepare_port(port, tree, replace=True).changed)
+    prepared = prepare_port(port, tree, replace=True)
+    row["kind"] += ", explicit" if prepared.plan.extraction is not None else ""
+    row["code"] = code_of(prepared.changed)
     return draft
 
 

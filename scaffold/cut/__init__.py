@@ -8,7 +8,7 @@ An explicit port extracts methods instead: what a graph holds, and what follows 
 """
 
 from scaffold.cut.edits import cut_edits
-from scaffold.cut.extract import Extraction, find_extraction
+from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
 from scaffold.cut.proof import prove_cut
@@ -17,10 +17,12 @@ from scaffold.cut.way import Station, Way, find_way
 
 __all__ = [
     "Extraction",
+    "Form",
     "Station",
     "Way",
     "cut_at_load",
     "cut_edits",
+    "find_calls",
     "find_extraction",
     "find_way",
     "prove_cut",

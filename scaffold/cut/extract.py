@@ -10,32 +10,40 @@ from __future__ import annotations
 import ast
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.cut.hoist import method_lines
 from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
-from scaffold.descriptor.expressions import Call
+from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHOD
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, bind_call
 from scaffold.tower.model import MethodEdit
 
 if TYPE_CHECKING:
     from scaffold.cut.way import Station, Way
-    from scaffold.descriptor import CutPort
     from scaffold.edit.operations import Edit
     from scaffold.protocol import SourceTree
     from scaffold.tower.source import Owner
 
-#: The inputs of a batch in the protocol's method that puts results together.
+#: The inputs of a batch in the protocol's method that puts results together, and other variables of it.
 _INPUTS = "batch_mm_kwargs"
+_TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "index", "embeds")
+
+#: Functions that compute sizes on the host, and the other nodes of such an expression.
+_FUNCTIONS = ("len", "list", "map", "sum")
+_HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
+         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
+#: The parameter of the method that a graph holds.
+_PARAMETER = "pixel_values"
 
 
 @dataclass(frozen=True)
@@ -43,33 +51,49 @@ class Extraction:
     """The new source of methods on a way, and how a port calls what they became.
 
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
-    before the features. `split`: it takes the features of each item, else those of the batch.
+    before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
+    batch into. `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an
+    axis of the pixels away, if there is one.
     """
 
     edits: tuple[MethodEdit, ...]
     methods: tuple[tuple[str, str, str], ...]
     after: str | None
     arguments: tuple[str, ...]
+    parsed: tuple[str, str] | None
     split: bool
+    regroups: bool
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
         found: dict[str, list[Edit]] = {}
         for edit in self.edits:
-            typing = [AddImport("typing", "Any")] if "dict[str, Any]" in edit.source else []
             replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
-            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
+            found.setdefault(edit.file, []).extend((AddImport("torch"), replaced))
         return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
 
 
-def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, port: CutPort) -> Extraction | Diagnostic:
+@dataclass(frozen=True)
+class Form:
+    """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
+
+    `entry` leads to the encoder. `asked` is the place in a descriptor.
+    """
+
+    entry: Call
+    call: Call
+    after: str | None
+    asked: Span
+
+
+def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
     """The methods that an explicit port makes of those on a way; a note where this tree's code has another form.
 
     `family` are the model's class and its bases. Raises VCG465 where what follows the encoder reads a value that is no
     input of the model.
     """
     try:
-        return _Extractor(tree, family, way, port).run()
+        return _Extractor(tree, family, way, form).run()
     except _Misfit as misfit:
         return Diagnostic(
             "VCG466",
@@ -77,16 +101,33 @@ def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, port: C
             tree.span(misfit.method.station.file, misfit.method.function.lineno),
             "nothing to do: the embeddings are the same, and the host has more work",
             Severity.INFO,
-            notes=(f"asked for by {port.span('explicit')}",),
+            notes=(f"asked for by {form.asked}",),
         )
 
 
+def find_calls(tree: SourceTree, way: Way) -> tuple[Call, ...]:
+    """The calls of the model on its units around those of the encoder, as a descriptor says them; the inner first."""
+    found: dict[str, Call] = {}
+    for station in way.stations:
+        method = _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
+        for site, units in zip(method.calls(station.sites), station.units, strict=False):
+            for run in runs_of(method.function, site, units[0]):
+                with suppress(ExpressionError):
+                    found.setdefault(run.call, parse_call(run.call))
+    return tuple(found.values())
+
+
 @dataclass(frozen=True)
-class _Run:
-    """The expression that becomes a call of the method, and the statements before it that compute parts of it."""
+class Run:
+    """The expression that becomes a call of the method, and the statements around it that compute parts of it.
+
+    `call` is what it computes of `pixels`, as a descriptor says it, and `body` what the method returns.
+    """
 
     whole: ast.expr
     pixels: ast.expr
+    call: str
+    body: str
     #: With the one name that reads the value of each.
     steps: tuple[tuple[ast.Assign, ast.Name], ...] = ()
 
@@ -98,7 +139,7 @@ class _Method:
     station: Station
     function: FunctionNode
     lines: list[str]
-    runs: tuple[_Run, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def first(self) -> int:
@@ -153,11 +194,11 @@ class _Misfit(Exception):
 
 
 class _Extractor:
-    def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, port: CutPort) -> None:
-        assert port.explicit is not None, "asked for"
-        self.tree, self.port, self.explicit = tree, port, port.explicit
+    def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> None:
+        self.tree, self.form = tree, form
         self.owners = {(module.file, owner.name) for module, owner in family}
-        self.names = {node.name for _, owner in family for node in owner.body if isinstance(node, FunctionNode)}
+        self.functions = [node for _, owner in family for node in owner.body if isinstance(node, FunctionNode)]
+        self.names = {node.name for node in self.functions}
         #: A method is before those that it calls.
         self.methods = [
             _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
@@ -166,6 +207,7 @@ class _Extractor:
         ]
         #: An earlier port made the method.
         self.stands = len(self.methods) < len(way.stations)
+        self.parsed: tuple[str, str] | None = None
         if not self.stands:
             self._find_runs()
 
@@ -174,19 +216,20 @@ class _Extractor:
             raise _Misfit(self.methods[0], f"the model has a method `{ENCODE_METHOD}` of its own")
         if not self.stands and not any(method.runs for method in self.methods):
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
-        cut = self._find_tail() if self.explicit.after else None
+        cut = self._find_tail() if self.form.after else None
         live = self._live(cut) if cut is not None else []
         sources = [self._source(method, live if method is cut else None) for method in self.methods]
         last = self.methods.index(cut) if cut is not None else len(self.methods)
-        for method, source in zip(self.methods[:last], sources[:last], strict=True):
-            self._check_result(method, source)
+        for place, (method, source) in enumerate(zip(self.methods, sources, strict=True)):
+            if method is not cut:
+                self._check_result(method, source, inner=place > last)
         edits: list[MethodEdit] = []
         for method, source in zip(self.methods, sources, strict=True):
             station, added = method.station, []
             if method.runs and not any(ENCODE_METHOD in edit.adds for edit in edits):
                 added.append((ENCODE_METHOD, self._encode_method()))
-            if method is cut and self.explicit.after and not self._is_cut(method):
-                added.append((self.explicit.after, self._after_method(method, live)))
+            if method is cut and self.form.after and not self._is_cut(method):
+                added.append((self.form.after, self._after_method(method, live)))
             if added or method.runs:
                 text = "\n".join([source, *(helper for _, helper in added)])
                 names = tuple(name for name, _ in added)
@@ -194,33 +237,35 @@ class _Extractor:
         return Extraction(
             tuple(edits),
             tuple(method.station.place for method in self.methods),
-            self.explicit.after,
+            self.form.after,
             tuple(self._argument(cut, name) for name in live) if cut is not None else (),
-            cut is not None and not cut.runs and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
+            self.parsed,
+            cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
+            any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
         )
 
     # -- what a graph holds
 
     def _find_runs(self) -> None:
-        """Give each method its runs; none where the calls are in several methods, or one is of another form."""
-        wanted = ast.dump(ast.parse(self.explicit.call.python(), mode="eval").body)
-        found = []
+        """Give each method its runs; none where a method has no call that a graph holds, or uses parts of it."""
+        wanted = ast.unparse(ast.parse(self.form.call.python(), mode="eval"))
+        found, first = [], None
         for method in self.methods:
             station, runs = method.station, []
             sites = zip(method.calls(station.sites), station.units, strict=False)
             for site, units in sites if (station.file, station.class_name) in self.owners else ():
-                run = _find_run(method.function, site, units[0], wanted)
-                runs += [run] if run is not None else []
-            if len(runs) < len(station.sites) or not _is_alone(method.function, runs):
-                return
+                run = next((one for one in runs_of(method.function, site, units[0]) if one.call == wanted), None)
+                first = first or run
+                if run is not None and first is not None and run.body == first.body:
+                    runs.append(run)
             found.append(_Method(station, method.function, method.lines, tuple(runs)))
-        self.methods = found
+        whole = all(method.runs for method in found if method.station.sites)
+        if whole and all(_is_alone(method.function, method.runs) for method in found):
+            self.methods = found
 
     def _encode_method(self) -> str:
-        return (
-            f"def {ENCODE_METHOD}(self, pixel_values: torch.Tensor) -> torch.Tensor:\n"
-            f"    return {self.explicit.call.python({_PIXELS: 'pixel_values'})}\n"
-        )
+        body = next(run.body for method in self.methods for run in method.runs)
+        return f"def {ENCODE_METHOD}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n    return {body}\n"
 
     # -- what follows it
 
@@ -229,15 +274,15 @@ class _Extractor:
         for method in self.methods:
             if method.tail is None:
                 continue
-            if self.explicit.after in self.names and not self._is_cut(method):
-                raise _Misfit(method, f"the model has a method `{self.explicit.after}` of its own")
+            if self.form.after in self.names and not self._is_cut(method):
+                raise _Misfit(method, f"the model has a method `{self.form.after}` of its own")
             return method
         raise _Misfit(self.methods[0], "no statement before others keeps what the encoder's one call gives")
 
     def _is_cut(self, method: _Method) -> bool:
         """Whether an earlier port made a method of the last statements."""
         last = method.function.body[method.tail or 0 :]
-        return [_callee(getattr(node, "value", None)) for node in last] == [f"self.{self.explicit.after}"]
+        return [_callee(getattr(node, "value", None)) for node in last] == [f"self.{self.form.after}"]
 
     def _live(self, method: _Method) -> list[str]:
         """The names that the last statements read and others have set, but that of the features."""
@@ -245,7 +290,9 @@ class _Extractor:
         before, after = method.function.body[:place], method.function.body[place:]
         stored = [node.id for node in _names(before) if isinstance(node.ctx, ast.Store)]
         others = {node.id for node in _names(after)} - {"self", _target(before[-1])}
-        return [name for name in dict.fromkeys([*method.parameters, *stored]) if name in others]
+        return [
+            name for name in dict.fromkeys([*method.parameters, *stored]) if name in others and _is_read(after, name)
+        ]
 
     def _argument(self, method: _Method, name: str) -> str:
         """The expression that a port hands over for a name that lives across the encoder's call. Raises VCG465."""
@@ -259,12 +306,12 @@ class _Extractor:
                 f"`{name}` lives across the encoder's call in `{method.function.name}`, and is no input of the model",
                 self.tree.span(method.station.file, place.lineno),
                 "delete `explicit` from the descriptor: the port then runs the model's code again, as the plugin does",
-                notes=(f"asked for by {self.port.span('explicit.after')}",),
+                notes=(f"asked for by {self.form.asked}",),
             )
         )
 
     def _given(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
-        """An input of the batch that an expression of a method is, or all of them."""
+        """The part of a batch's inputs, or of what the model parses them into, that an expression of a method is."""
         function = method.function
         match node:
             case ast.Name(id=name) if (function.name, name) in seen:
@@ -275,19 +322,66 @@ class _Extractor:
                 values = [
                     one.value for one in ast.walk(function) if isinstance(one, ast.Assign) and _target(one) == name
                 ]
-                if name not in method.parameters:
-                    return self._given(method, values[0], seen) if len(stored) == len(values) == 1 else None
-                return None if stored else self._handed(method, name, seen)
-            case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))) | ast.Attribute(value=owner, attr=key):
-                known = self._given(method, owner, seen) == _INPUTS and key in self.port.fields
-                return f'{_INPUTS}["{key}"]' if known else None
-        return None
+                if name in method.parameters:
+                    return None if stored else self._handed(method, name, seen)
+                if not len(stored) == len(values) == 1:
+                    return None
+                call = self._parse_call(method, values[0])
+                return self._parsed_as(name, call) if call else self._given(method, values[0], seen)
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str())) | ast.Attribute(value=owner):
+                found = self._given(method, owner, seen)
+            case ast.Call(func=ast.Attribute(value=owner, attr="get" | "tolist"), args=args, keywords=[]) if all(
+                isinstance(one, ast.Constant) for one in args
+            ):
+                found = self._given(method, owner, seen)
+            case _:
+                return self._computed(method, node, seen)
+        text = ast.unparse(node)
+        return f"{found}{text.removeprefix(ast.unparse(owner))}" if found is not None else None
+
+    def _computed(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
+        """A value that functions of Python compute of inputs, on the host, with these in the place of variables."""
+        if not all(isinstance(one, _HOST) for one in ast.walk(node)):
+            return None
+        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+        own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+        values: dict[str, ast.expr] = {}
+        for name in {one.id for one in _names([node]) if one not in called and one.id not in own}:
+            found = self._given(method, ast.Name(name, ast.Load()), seen)
+            if found is None:
+                return None
+            values[name] = ast.parse(found, mode="eval").body
+        if not all(isinstance(one, ast.Name) and one.id in _FUNCTIONS for one in called):
+            return None
+        return ast.unparse(_Filled(values).visit(ast.parse(ast.unparse(node), mode="eval")))
+
+    def _parsed_as(self, name: str, value: str) -> str | None:
+        """The variable of a port that holds parsed inputs; it has one."""
+        self.parsed = self.parsed or (name, value)
+        return name if self.parsed == (name, value) and name not in _TAKEN else None
+
+    def _parse_call(self, method: _Method, node: ast.expr) -> str:
+        """A call of the model that parses all inputs, if the expression is one in the entry that gets them."""
+        function, kept = method.function, method.function.args.kwarg
+        every = kept is not None and ast.unparse(node).endswith(f"(**{kept.arg})")
+        if kept is None or not every or not _callee(node).startswith("self.") or not self._is_entry(method):
+            return ""
+        calls = [one for one in ast.walk(function) if isinstance(one, ast.keyword) and one.arg is None]
+        whole = {id(one.value) for one in calls}
+        if any(one.id == kept.arg and id(one) not in whole for one in _names([function])):
+            return ""
+        return f"{_callee(node)}(**{_INPUTS})"
+
+    def _is_entry(self, method: _Method) -> bool:
+        return method.function.name == self.form.entry.path.removeprefix("self.")
 
     def _handed(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
-        """The input that a parameter is: all in an entry, else an argument of the call that leads here."""
-        [entry] = {modality.entry for modality in self.port.modalities.values()}
-        if method.function.name == entry.path.removeprefix("self."):
-            return _INPUTS if method.parameters[1:] == [name] and isinstance(entry.args[0], Call) else None
+        """The value of a parameter: parsed inputs in an entry, else an argument of the call that leads here."""
+        if self._is_entry(method):
+            value = self.form.entry.args[0]
+            if method.parameters[1:2] != [name] or not isinstance(value, Call):
+                return None
+            return self._parsed_as(name, value.python({"**inputs": f"**{_INPUTS}"}))
         for caller in self.methods:
             for call in caller.calls(caller.station.forwards):
                 if _callee(call) == f"self.{method.function.name}":
@@ -303,17 +397,42 @@ class _Extractor:
         types = {one.arg: one.annotation for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]}
         parameters = ["self"]
         for name in live:
-            written = types.get(name)
-            batch = " | dict[str, Any]" if self._argument(method, name) == _INPUTS else ""
-            if isinstance(written, ast.Constant):  # a name in quotes
-                parameters.append(f"{name}: {str(written.value) + batch!r}")
-            else:
-                parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}{batch}")
+            written = types.get(name) or self._parsed_type(method, name)
+            parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}")
         parameters.append(f"{_target(function.body[place - 1])}: {self._features_type(method)}")
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
         below = method.lines[(function.body[place - 1].end_lineno or 0) + 1 - method.first :]
         body = textwrap.indent(textwrap.dedent("\n".join(below)).strip("\n"), "    ")
-        return f"def {self.explicit.after}({', '.join(parameters)}){returns}:\n{body}\n"
+        return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
+
+    def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:
+        """The type of a variable that keeps parsed inputs, which may be None where they are none, or a part of them."""
+        values = [
+            one.value for one in ast.walk(method.function) if isinstance(one, ast.Assign) and _target(one) == name
+        ]
+        if values and _callee(values[0]) == "list":
+            return ast.parse("list[int]", mode="eval").body
+        if values and isinstance(values[0], ast.Subscript):
+            return self._entry_type(method, values[0].slice)
+        called = _callee(values[0]).removeprefix("self.") if values else ""
+        found = next((one.returns for one in self.functions if one.name == called), None)
+        return found.left if isinstance(found, ast.BinOp) and ast.unparse(found.right) == "None" else found
+
+    def _entry_type(self, method: _Method, key: ast.expr) -> ast.expr | None:
+        """The type of an entry of parsed inputs, which the classes of the file agree upon."""
+        name = key.value if isinstance(key, ast.Constant) else None
+        owners = [node for node in self.tree.parse(method.station.file).body if isinstance(node, ast.ClassDef)]
+        found = {
+            ast.unparse(node.annotation)
+            for owner in owners
+            for node in owner.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+        }
+        match ast.parse(found.pop(), mode="eval").body if len(found) == 1 else None:
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
+                return first
+            case other:
+                return other
 
     def _features_type(self, method: _Method) -> str:
         """The type of what the call gives: that of the method which it calls, or one tensor."""
@@ -334,47 +453,133 @@ class _Extractor:
                 changes.append((method.offset(step.lineno, 0), method.offset((step.end_lineno or 0) + 1, 0), ""))
         if live is not None and method.tail is not None:
             last = method.function.body[method.tail - 1]
-            call = f"self.{self.explicit.after}({', '.join([*live, _target(last)])})"
+            call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
             start = method.offset((last.end_lineno or 0) + 1, 0)
             changes.append((start, len(text), f"{' ' * last.col_offset}return {call}\n"))
         for start, end, new in sorted(changes, reverse=True):
             text = text[:start] + new.encode() + text[end:]
         return textwrap.dedent(text.decode())
 
-    def _check_result(self, method: _Method, source: str) -> None:
-        """A method on the way gives what it gets, since a port does not run it."""
+    def _check_result(self, method: _Method, source: str, *, inner: bool) -> None:
+        """A method on the way gives what it gets, since a port does not run it.
+
+        Units of an item may go into one, behind the encoder also those of a batch into items: a port does the same.
+        """
         (function,) = ast.parse(source).body
         assert isinstance(function, FunctionNode)
+        if inner or any(_flattened(node) for node in ast.walk(function)):
+            function = _Regrouped().visit(function)
         called = f"self.{ENCODE_METHOD}" if method.runs else _callee(method.leading[0])
         if find_change(function, called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
 
 
-def _find_run(function: FunctionNode, site: ast.Call, units: int | str, wanted: str) -> _Run | None:
-    """The calls around a call of the encoder that a graph holds, whose `pixels` the call has at `units`."""
+class _Filled(ast.NodeTransformer):
+    """Expressions in the place of variables."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.values.get(node.id, node)
+
+
+class _Regrouped(ast.NodeTransformer):
+    """Units in the place of what groups them anew: items of units, rows of items."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) == "torch.split":
+            return node.args[0]
+        return node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "view") else node
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        self.generic_visit(node)
+        return _flattened(node) or node
+
+
+def _regroups(node: ast.AST) -> bool:
+    """Whether a statement gives a variable its own entries with other axes."""
+    match node:
+        case ast.Assign(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="reshape" | "view" | "flatten"))
+        ):
+            return _target(node) == name
+    return False
+
+
+def _flattened(node: ast.AST) -> ast.expr | None:
+    """The items of which a list has the rows: `[item.flatten(0, 1) for item in items]`."""
+    match node:
+        case ast.ListComp(
+            elt=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="flatten"), args=[ast.Constant(value=0), _]),
+            generators=[ast.comprehension(target=ast.Name(id=item), iter=items, ifs=[])],
+        ) if name == item:
+            return items
+    return None
+
+
+def runs_of(function: FunctionNode, site: ast.Call, units: int | str) -> Iterator[Run]:
+    """The calls of parts of the model around a call of the encoder, which has its pixels at `units`; the inner first.
+
+    A conversion of the pixels' type in front of it is part of each.
+    """
     given: dict[int | str, ast.expr] = dict(enumerate(site.args))
     given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
-    value, whole = _replaced(site, given[units], ast.Name(_PIXELS, ast.Load())), site
-    steps: list[tuple[ast.Assign, ast.Name]] = []
-    node: ast.expr = whole
-    while ast.dump(value) != wanted:
+    pixels, steps = given[units], []
+    statement = next(one for one in _above(parents, site) if isinstance(one, ast.stmt))
+    made = _preceding(parents, statement)
+    if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value):
+        uses = [one for one in _names([statement]) if one.id == pixels.id]
+        if uses == [pixels] and _comes_first(statement, pixels):
+            steps.append((made, pixels))
+            pixels = made.value
+    inner: ast.expr = ast.Name(_PARAMETER, ast.Load())
+    of = _converted(pixels)
+    if of is not None and isinstance(pixels, ast.Call):
+        inner, pixels = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords), of
+    call, body = (_replaced(site, given[units], new) for new in (ast.Name(_PIXELS, ast.Load()), inner))
+    node: ast.expr = site
+    while True:
+        yield Run(node, pixels, ast.unparse(call), ast.unparse(body), tuple(steps))
         parent = parents[node]
         if isinstance(parent, ast.Call) and node in parent.args:
-            value, node = _replaced(parent, node, value), parent
+            call, body, node = _replaced(parent, node, call), _replaced(parent, node, body), parent
             continue
         following = _following(parents, parent) if isinstance(parent, ast.Assign) else None
         uses = [one for one in _names([following]) if one.id == _target(parent)] if following is not None else []
-        if (
-            not isinstance(parent, ast.Assign)
-            or following is None
-            or len(uses) != 1
-            or not _comes_first(following, uses[0])
-        ):
-            return None
+        if not isinstance(parent, ast.Assign) or following is None or len(uses) != 1:
+            return
+        if not _comes_first(following, uses[0]):
+            return
         steps.append((parent, uses[0]))
         node = uses[0]
-    return _Run(node, given[units], tuple(steps))
+
+
+def _above(parents: dict[ast.AST, ast.AST], node: ast.AST) -> Iterator[ast.AST]:
+    while node in parents:
+        node = parents[node]
+        yield node
+
+
+def _converted(node: ast.expr) -> ast.expr | None:
+    """The tensor whose type `tensor.to(...)` converts to one that the model knows."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="to"), args=args, keywords=keywords):
+            known = _names([*args, *(keyword.value for keyword in keywords)])
+            return of if all(one.id in ("self", "torch") for one in known) else None
+    return None
+
+
+def _preceding(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.Assign | None:
+    """The assignment before a statement, in its block and on lines of its own."""
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(parents[node], field, None)
+        for statement, following in itertools.pairwise(block if isinstance(block, list) else []):
+            if following is node and isinstance(statement, ast.Assign):
+                return statement if following.lineno > (statement.end_lineno or 0) else None
+    return None
 
 
 def _replaced(call: ast.Call, old: ast.expr, new: ast.expr) -> ast.Call:
@@ -413,13 +618,41 @@ def _comes_first(node: ast.AST, use: ast.Name) -> bool:
     return False
 
 
-def _is_alone(function: FunctionNode, runs: Sequence[_Run]) -> bool:
-    """Whether the names that go with the runs are used by nothing else."""
+def _is_alone(function: FunctionNode, runs: Sequence[Run]) -> bool:
+    """Whether the names that go with the runs are used by nothing else, or no more on the way out of the method."""
     steps = [step for run in runs for step in run.steps]
-    gone = {_target(step) for step, _ in steps}
     inside = [*(use for _, use in steps), *(step.targets[0] for step, _ in steps)]
     parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-    return not gone & parameters and all(one in inside for one in _names([function]) if one.id in gone)
+    for step, use in steps:
+        others = [one for one in _names([function]) if one.id == use.id and one not in inside]
+        if use.id in parameters or (others and not _leaves(function, step, use.id)):
+            return False
+    return True
+
+
+def _leaves(function: FunctionNode, step: ast.Assign, name: str) -> bool:
+    """Whether a method returns at the end of a statement's block, and reads a variable in the next one alone."""
+    if any(
+        isinstance(node, ast.Try | ast.Lambda | ast.GeneratorExp | FunctionNode)
+        for node in ast.walk(function)
+        if node is not function
+    ):
+        return False
+    blocks = (getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse"))
+    block = next(block for block in blocks if isinstance(block, list) and step in block)
+    below = block[block.index(step) + 2 :]
+    return isinstance(block[-1], ast.Return) and not any(one.id == name for one in _names(below))
+
+
+def _is_read(statements: Sequence[ast.stmt], name: str) -> bool:
+    """Whether statements read a variable before one of them sets it anew."""
+    for node in statements:
+        uses = [one for one in _names([node]) if one.id == name]
+        if any(isinstance(one.ctx, ast.Load) for one in uses) or (uses and not isinstance(node, ast.Assign)):
+            return True
+        if uses:
+            return False
+    return False
 
 
 def _names(nodes: Sequence[ast.AST]) -> list[ast.Name]:

@@ -13,6 +13,8 @@ import symtable
 from scaffold.diagnostics import Diagnostic, Span
 
 _ENCODE = "_encode_patches"
+#: Parts of a function that may read a variable later than the statement that has them.
+_SCOPES = (ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def prove_extraction(
@@ -26,8 +28,8 @@ def prove_extraction(
     nothing there has an effect.
 
     Then, in both texts, the value of a variable takes its place where one statement sets it and the next one alone
-    reads it, before anything with an effect. So an expression may stand for a run of statements. The rest must be the
-    same tree.
+    reads it, before anything with an effect. Nothing else may read it, or nothing until the method returns. So an
+    expression may stand for a run of statements. The rest must be the same tree.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
@@ -90,11 +92,25 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
     rest = ast.FunctionDef(function.name, function.args, function.body[:-1] or [ast.Pass()], [], None, lineno=1)
     inside, outside = _locals(method), _locals(rest)
     mentioned = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
-    # No variable of the function is anything else in the method, and the other way round.
-    if (inside | mentioned) & outside - set(parameters) or inside & _mentioned(rest) - set(parameters):
+    # No variable of the function is anything else in the method, and the other way round, unless the method sets it
+    # before it reads it, and nothing that the function makes reads it later.
+    shared = (inside | mentioned) & outside | inside & _mentioned(rest)
+    later = {
+        name for node in ast.walk(rest) if isinstance(node, _SCOPES) and node is not rest for name in _mentioned(node)
+    }
+    if any(name in later or not _is_set_first(method.body, name) for name in shared - set(parameters)):
         return False
     function.body[-1:] = method.body
     return True
+
+
+def _is_set_first(body: list[ast.stmt], name: str) -> bool:
+    """Whether the first statement that has a variable sets it, and does not read it."""
+    for node in body:
+        uses = [one.ctx for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
+        if uses:
+            return isinstance(node, ast.Assign) and all(isinstance(use, ast.Store) for use in uses)
+    return False
 
 
 class _Encode(ast.NodeTransformer):
@@ -143,14 +159,24 @@ def _inlined(function: ast.FunctionDef) -> bool:
             uses = [one for one in ast.walk(second) if isinstance(one, ast.Name) and one.id == target.id]
             if len(uses) == 1 and isinstance(uses[0].ctx, ast.Load) and _leads(second, uses[0]):
                 found.setdefault(target.id, []).append((block, first, second, uses[0]))
+    flat = not any(isinstance(node, (ast.Try, *_SCOPES)) for node in ast.walk(function) if node is not function)
     for name, places in found.items():
-        if name not in fixed and 2 * len(places) == sum(one.id == name for one in names):
+        alone = 2 * len(places) == sum(one.id == name for one in names)
+        for block, first, second, use in places:
             # One place at a time: those that are left are counted again.
-            block, first, second, use = places[0]
-            block.remove(first)
-            _Put(use, first.value).visit(second)
-            return True
+            if name not in fixed and (alone or (flat and _is_last_use(block, second, name))):
+                block.remove(first)
+                _Put(use, first.value).visit(second)
+                return True
     return False
+
+
+def _is_last_use(block: list[ast.stmt], statement: ast.stmt, name: str) -> bool:
+    """Whether a block leaves the method at its end, and what is below a statement in it has no variable `name`."""
+    below = block[block.index(statement) + 1 :]
+    return isinstance(block[-1], ast.Return) and not any(
+        isinstance(one, ast.Name) and one.id == name for node in below for one in ast.walk(node)
+    )
 
 
 class _Put(ast.NodeTransformer):
@@ -191,5 +217,5 @@ def _locals(function: ast.FunctionDef) -> set[str]:
     return set(next(t for t in table.get_children() if isinstance(t, symtable.Function)).get_locals())
 
 
-def _mentioned(function: ast.FunctionDef) -> set[str]:
+def _mentioned(function: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

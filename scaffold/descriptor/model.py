@@ -482,7 +482,12 @@ class Explicit(Record):
         "what a graph holds of units: the encoder, and whatever follows it unit by unit, such as a projector",
         examples=["self.multi_modal_projector(self.vision_tower(pixels))"],
     )
-    tokens: Expression = declare(_LET, "rows of a unit that `call` gives", examples=["(side // patch) ** 2"])
+    tokens: Expression = declare(
+        _LET,
+        "tokens of a unit, by which budgets count units; another number than its embeddings makes smaller or larger "
+        "graphs, and no other result",
+        examples=["(side // patch) ** 2"],
+    )
     after: str | None = declare(
         Name("a method name"),
         "name for the method that makes embeddings of these rows: the model's statements after its encoder's call; "

@@ -22,7 +22,7 @@ from scaffold.descriptor.expressions import (
     walk,
 )
 from scaffold.descriptor.inherited import why_not_called, why_not_passed
-from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, TestEntry
+from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, SizedField, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
     LOOP_METHOD,
@@ -836,19 +836,25 @@ def units_have_paths(context: Context) -> Problems:
 
 
 def explicit_units_are_pixels(context: Context) -> Problems:
-    """An explicit port cuts the pixels of one modality into items: VCG340, VCG349."""
+    """An explicit port cuts the pixels of one modality into items, and all other inputs as these: VCG340, VCG349."""
     port = context.port
     if not isinstance(port, CutPort) or port.explicit is None:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
-    for name, modality in (port.modalities or {}).items():
-        if modality is not None and (port.fields or {}).get(modality.pixels or "", "batched") != "batched":
-            yield context.at_key(
-                "VCG349",
-                f"items of `{modality.pixels}` lie behind each other, and an explicit port counts units by entries",
-                "explicit",
-                f"delete this section: modalities.{name} is ported by the model's own code",
-            )
+    fields = port.fields or {}
+    for modality in (port.modalities or {}).values():
+        pixels = fields.get(modality.pixels or "") if modality is not None else None
+        own = pixels.sizes if isinstance(pixels, SizedField) else None
+        for name, field in fields.items():
+            if isinstance(field, SizedField) and field != pixels:
+                yield context.at_key(
+                    "VCG349",
+                    f"an item has other rows in `{name}` than in its pixels"
+                    if own
+                    else f"items of `{name}` lie behind each other, and those of the pixels do not",
+                    "explicit",
+                    "delete this section: the port then runs the model's own code",
+                )
 
 
 def items_can_be_made(context: Context) -> Problems:

@@ -13,6 +13,7 @@ from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.crops import chains, draft_shapes
+from scaffold.draft.explicit import draft_explicit
 from scaffold.draft.gates import put_gate
 from scaffold.draft.inputs import Beyond, beyond, left_out, strip
 from scaffold.draft.looped_units import draft_looped_units, looped_units
@@ -107,6 +108,8 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
     elif (turned := _turned_map(subject, step)) is not None:
         sheet.put("forward.channels", 1, turned, why="the model makes rows of a map")
+    if len(kept) == 1 and not sheet.keys("forward.")[1:]:
+        draft_explicit(subject, keys[0], kept[0][1], step, call, sheet)
     put_hidden_size(subject, sheet, step)
     put_gate(subject, keys, sheet)
     return Cut(tuple(modality.name for modality, _, _ in kept), (*notes, *more))

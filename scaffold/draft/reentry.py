@@ -26,7 +26,7 @@ from scaffold.tower.source import Program
 
 #: The whole model as an entry.
 ALL = "self.embed_multimodal(**inputs)"
-_NOWHERE = Span("<draft>", 1, 1, 1, 1)
+NOWHERE = Span("<draft>", 1, 1, 1, 1)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
 #: Bases of every model, whose text says nothing of one.
 _INTERFACES = ("/interfaces.py", "/interfaces_base.py")
@@ -148,9 +148,9 @@ def problems_of_way(
 ) -> list[Diagnostic]:
     """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
     tree, model = subject.tree, subject.model
-    spans = {parse_call(entry).path: _NOWHERE for entry in entries}
+    spans = {parse_call(entry).path: NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, _NOWHERE, loop, through, per_item)
+        find_way(tree, model.file, model.class_name, spans, encoder, NOWHERE, loop, through, per_item)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
@@ -158,7 +158,7 @@ def problems_of_way(
 
 def as_reason(problem: Diagnostic) -> Diagnostic:
     """A problem that keeps the generator from a way, as a reason against the model."""
-    span = problem.span if problem.span != _NOWHERE else None
+    span = problem.span if problem.span != NOWHERE else None
     return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)
 
 

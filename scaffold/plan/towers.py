@@ -74,11 +74,13 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(facts, checks_types=_checks_types(tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, cut_edits, find_extraction
+        from scaffold.cut import Extraction, Form, cut_edits, find_extraction
 
         way = plan_way(port, tree, model)
         if isinstance(port, CutPort) and port.explicit is not None:
-            found = find_extraction(tree, family, way, port)
+            [entry] = {modality.entry for modality in port.modalities.values()}
+            form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
+            found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 facts = replace(facts, extraction=found)
                 return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)

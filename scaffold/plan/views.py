@@ -24,7 +24,7 @@ from scaffold.descriptor.expressions import (
     parse_expression,
 )
 from scaffold.descriptor.model import ABSENT, Count, SizedField, UnitInput
-from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -271,18 +271,31 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
+    #: The inputs whose items lie behind each other, as many rows as `sizes` says, by an entry `size`.
+    sized: list[str]
+    sizes: str
+    count: Code
     single: bool
+    #: Whether an item that is one unit may have an axis for it.
+    regroups: bool
     tokens: Code
     token_lets: Lets
     pixel_shape: Code
+    pixel_axes: int
     pixel_lets: Lets
+    #: A variable with what the model parses the inputs into, and its value.
+    parsed: tuple[str, Code] | None
     #: The embeddings of a batch, made of its `features`.
     embeddings: Code
 
     @property
-    def join(self) -> Code:
-        """How the pixels of items become those of a batch."""
-        return Code("stack" if self.single else "cat")
+    def joined(self) -> Code:
+        """The pixels of a batch."""
+        pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
+        if self.sized:
+            return pixels
+        whole = f".flatten(0, -{self.pixel_axes + 1})" if self.single and self.regroups else ""
+        return Code(f"torch.{'stack' if self.single else 'cat'}(tuple({pixels})){whole}")
 
     @property
     def total(self) -> Code:
@@ -825,7 +838,9 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     shape_names, pixel_lets = names.localised(*port.pixels.shape)
     parts = "features" if explicit.single else "features.split(num_patches)"
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
-    alone = parts if explicit.single else f"[part.flatten(0, 1) for part in {parts}]"
+    pixels = port.fields.get(modality.pixels)
+    size = pixels if isinstance(pixels, SizedField) else None
+    alone = parts if explicit.single else f"[part.flatten(0, -2) for part in {parts}]"
     return UnitsView(
         **shared,
         modalities=(modality,),
@@ -834,9 +849,15 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         budget_min=Code("self._encoder_cudagraph_patch_tokens"),
         budget_why=f"One {'image' if explicit.single else 'patch'}.",
         budget_lets=(),
-        forward=_bound(explicit.call, {"pixels": "pixel_values"}),
+        forward=Code(f"self.{ENCODE_METHOD}"),
         batched=list(port.batched),
+        sized=list(port.sized),
+        sizes=size.sizes if size else "",
+        count=_row_count(size) if size and modality.pixels in port.grids else Code("int(size)"),
+        parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
+        regroups=extraction.regroups,
+        pixel_axes=len(port.pixels.shape),
         tokens=token_names.code(explicit.tokens),
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),

@@ -108,8 +108,8 @@ def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: An
     text = ported_text(release_tree(RELEASE), load_port("llava_next"))
     assert text.count("self._encode_patches(stacked_pixel_values)") == 2
     assert "return self._merge_patch_embeddings(image_input, patch_embeddings)" in text
-    assert "image_input: LlavaNextImageInputs | dict[str, Any]" in text
-    assert "self._merge_patch_embeddings(batch_mm_kwargs, features.split(num_patches))" in text
+    assert "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)" in text
+    assert "self._merge_patch_embeddings(image_input, features.split(num_patches))" in text
     assert text.count("self._image_pixels_to_features(") == 1
     assert 'features = outputs["default"][: sum(num_patches)]\n' in text
 
@@ -137,7 +137,7 @@ def test_without_a_method_for_what_follows_rows_are_the_embeddings(release_tree:
     )  # fmt: skip
     port = port_of("llava_next", ("  after: _merge_patch_embeddings\n", ""))
     found = ported_text(tree.with_files({LLAVA_NEXT: text.encode()}), port)
-    assert "[part.flatten(0, 1) for part in features.split(num_patches)]" in found
+    assert "[part.flatten(0, -2) for part in features.split(num_patches)]" in found
 
 
 # -- what is left to the other form, or refused ------------------------------------------------------------------------
@@ -177,26 +177,48 @@ def test_a_result_that_is_changed_is_run_again(release_tree: Any) -> None:
     assert note.span.file.endswith("paligemma.py")
 
 
+#: Of the two branches of LLaVA-NeXT, the one for a list of tensors, with another run of calls.
+OTHER_LIST = (
+    "self.multi_modal_projector(stacked_image_features)",
+    "self.multi_modal_projector(stacked_image_features + 1)",
+)
+OTHER_BATCH = ("                stacked_image_features\n", "                stacked_image_features + 1\n")
+
+
 @pytest.mark.parametrize(
-    ("before", "after"),
+    "changes",
     [
         # The tower's result is read once more, by something else, or two statements on; a call comes before.
-        ("            return stacked_p", "            stacked_image_features.sum()\n            return stacked_p"),
-        ("                stacked_image_features\n", "                stacked_image_features + 1\n"),
-        (
-            "            stacked_patch_embeddings = self",
-            "            print(b)\n            stacked_patch_embeddings = self",
-        ),
-        ("return torch.split(\n            self.multi", "return torch.split(self.parts(), self.multi"),
+        [("            return stacked_p", "            stacked_image_features.sum()\n            return stacked_p")],
+        [OTHER_BATCH, OTHER_LIST],
+        [
+            (
+                "            stacked_patch_embeddings = self",
+                "            print(b)\n            stacked_patch_embeddings = self",
+            ),
+            OTHER_LIST,
+        ],
+        [OTHER_BATCH, ("return torch.split(\n            self.multi", "return torch.split(self.parts(), self.multi")],
     ],
 )
-def test_calls_that_are_no_run_are_run_again(before: str, after: str, release_tree: Any) -> None:
-    [note] = notes_of(with_code(release_tree(RELEASE), before, after), load_port("llava_next"))
+def test_calls_that_are_no_run_are_run_again(changes: list[tuple[str, str]], release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    for before, after in changes:
+        tree = tree.with_files({LLAVA_NEXT: with_code(tree, before, after).read(LLAVA_NEXT).encode()})
+    [note] = notes_of(tree, load_port("llava_next"))
     assert "not one after the other" in note.message
 
 
-def test_calls_in_a_part_of_the_model_are_run_again(release_tree: Any) -> None:
-    section = "explicit: {call: self.vision_embed_tokens.get_img_features(pixels), tokens: 4}\noutput: {"
+def test_one_branch_of_several_may_have_other_calls(release_tree: Any) -> None:
+    """LLaVA-OneVision projects the images of a list one by one. That branch stays; the other one has the method."""
+    text = ported_text(with_code(release_tree(RELEASE), *OTHER_LIST), load_port("llava_next"))
+    assert text.count("self._encode_patches(stacked_pixel_values)") == 1
+    assert OTHER_LIST[1] in text
+
+
+@pytest.mark.parametrize("after", ["", "after: _merge_patch_embeddings, "])
+def test_calls_in_a_part_of_the_model_are_run_again(after: str, release_tree: Any) -> None:
+    section = f"explicit: {{call: self.vision_embed_tokens.get_img_features(pixels), {after}tokens: 4}}\noutput: {{"
     [note] = notes_of(release_tree(RELEASE), port_of("phi3v", ("output: {", section)))
     assert "not one after the other" in note.message
 
@@ -218,7 +240,7 @@ def test_inputs_reach_what_follows_through_variables_and_arguments(release_tree:
         if isinstance(node, ast.Call) and "features.split(num_patches)" in map(ast.unparse, node.args)
     ]
     assert ast.unparse(call) == (
-        "self._merge_patch_embeddings(batch_mm_kwargs, batch_mm_kwargs['image_sizes'], features.split(num_patches))"
+        "self._merge_patch_embeddings(image_input, image_input['image_sizes'], features.split(num_patches))"
     )
     [method] = [
         node
@@ -226,12 +248,46 @@ def test_inputs_reach_what_follows_through_variables_and_arguments(release_tree:
         if isinstance(node, ast.FunctionDef) and node.name == "_merge_patch_embeddings"
     ]
     assert ast.unparse(method.args) == (
-        "self, image_input: 'LlavaNextImageInputs | dict[str, Any]', sizes: torch.Tensor, patch_embeddings: "
+        "self, image_input: 'LlavaNextImageInputs', sizes: torch.Tensor, patch_embeddings: "
         "torch.Tensor | tuple[torch.Tensor, ...]"
     )
 
 
-@pytest.mark.parametrize("scale", ['image_input["pixel_values"][0].max()', "scale", "self.scale()"])
+@pytest.mark.parametrize(
+    ("scale", "handed"),
+    {
+        # Sizes that functions of Python compute of parsed inputs, once more.
+        'len(image_input["pixel_values"])': "len(image_input['pixel_values'])",
+        'list(map(lambda x: x + 1 if x > 1 else 2, image_input["image_sizes"]))': (
+            "list(map(lambda x: x + 1 if x > 1 else 2, image_input['image_sizes']))"
+        ),
+        'image_input.get("image_sizes")': "image_input.get('image_sizes')",
+    }.items(),
+)
+def test_sizes_are_computed_again(scale: str, handed: str, release_tree: Any) -> None:
+    tree = with_code(
+        release_tree(RELEASE),
+        "        patch_embeddings = self._process_image_pixels(image_input)\n",
+        f"        scale = {scale}\n        patch_embeddings = self._process_image_pixels(image_input)\n"
+        "        patch_embeddings = [scale * part for part in patch_embeddings]\n",
+    )
+    text = ported_text(tree, load_port("llava_next"))
+    calls = [ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    assert f"self._merge_patch_embeddings(image_input, {handed}, features.split(num_patches))" in calls
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        'image_input["pixel_values"][0].max()',
+        "scale",
+        "self.scale()",
+        "len(scale_of(image_input))",
+        "[part for part in image_input]",
+        "list(map(self.scale, image_input))",
+        "sum(map(abs, self.parts))",
+    ],
+)
 def test_a_value_that_is_no_input_is_refused_with_its_line(scale: str, release_tree: Any) -> None:
     tree = with_code(
         release_tree(RELEASE),
@@ -272,6 +328,10 @@ MISTAKES = {
     "a statement is lost": (SIZES, ""),
     "a statement more": (SIZES, f"{SIZES}        patch_embeddings = list(patch_embeddings)\n"),
     "a name of both": (f"        return self.{LAST}", f"        image_sizes = None\n        return self.{LAST}"),
+    "a name that it reads first": (
+        f"        return self.{LAST}",
+        f"        batch_size = None\n        return self.{LAST}",
+    ),
     "a gate is lost": (f"{GATE}        patch_embeddings = self._process", "        patch_embeddings = self._process"),
     "a method is lost": ("    def _process_image_input(", "    def _process_input("),
 }
@@ -287,6 +347,28 @@ def test_a_port_without_mistakes_is_proven(release_tree: Any) -> None:
     text = ported_text(tree, load_port("llava_next"))
     assert proved(tree.read(LLAVA_NEXT), text) == []
     assert proved(text, text) == []  # a second run
+
+
+@pytest.mark.parametrize(
+    ("before", "same"),
+    [
+        ("n = len(x)\n", True),
+        # Something that the function makes reads its own variable later; a variable that is not set at first.
+        ("n = len(x)\nx = map(lambda one: one + n, x)\n", False),
+        ("n = len(x)\nx = (one + n for one in x)\n", False),
+        ("m = n = len(x)\n", False),
+    ],
+)
+def test_a_method_may_set_a_variable_of_the_function_anew(before: str, same: bool) -> None:
+    last = "n = 1\nreturn g(x, n)" if "m =" not in before else "m = n\nn = 1\nreturn g(x, n)"
+    whole = f"class M:\n    def m(self, x):\n{_indented(before + 'x = f(x)' + chr(10) + last)}"
+    split = f"class M:\n    def m(self, x):\n{_indented(before + 'x = f(x)' + chr(10) + 'return self.rest(x)')}"
+    split += f"    def rest(self, x):\n{_indented(last)}"
+    assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
+
+
+def _indented(body: str) -> str:
+    return "".join(f"        {line}\n" for line in body.splitlines())
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -308,6 +390,27 @@ def test_a_mistake_is_refused(mistake: str, release_tree: Any) -> None:
             "if x:\n    a = f(x)\n    return g(a)\na = f(1)\nreturn h(a)",
             "if x:\n    return g(f(x))\nreturn h(f(1))",
             True,
+        ),
+        # The method returns: nobody reads the value of that branch.
+        (
+            "if x:\n    a = f(x)\n    return g(a)\na = f(1)\nreturn [a for _ in x]",
+            "if x:\n    return g(f(x))\na = f(1)\nreturn [a for _ in x]",
+            True,
+        ),
+        (
+            "if x:\n    a = f(x)\n    b = g(a)\nelse:\n    a = 1\nreturn h(a)",
+            "if x:\n    b = g(f(x))\nelse:\n    a = 1\nreturn h(a)",
+            False,
+        ),
+        (
+            "if x:\n    a = f(x)\n    b = g(a)\n    return h(a)\na = 1\nreturn k(a, a)",
+            "if x:\n    b = g(f(x))\n    return h(a)\na = 1\nreturn k(a, a)",
+            False,
+        ),
+        (
+            "try:\n    a = f(x)\n    return g(a)\nfinally:\n    h(a, a)",
+            "try:\n    return g(f(x))\nfinally:\n    h(a, a)",
+            False,
         ),
         # A call comes before, the value is read twice, later or again, or not in a plain expression.
         ("a = f(x)\nreturn g(h(), a)", "return g(h(), f(x))", False),

@@ -608,10 +608,6 @@ MISTAKES = [
 27:62 error[VCG364] at '{a: 1}': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
     help: write whole numbers of 1 or more in brackets: [512]
 """)),
-    Mistake("explicit port of items behind each other", "cut", [("output:", "explicit: {call: self.encoder(pixels), tokens: side}\noutput:")], snapshot("""\
-12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
-    help: delete this section: modalities.image is ported by the model's own code
-""")),
     Mistake("opted out itself", "paths", [("optout: [OtherModel]", "optout: [TwofoldModel]")], snapshot("""\
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself
     help: delete it
@@ -734,15 +730,19 @@ MISTAKES = [
 6:71 error[VCG348] at 'let': `mask` lets one shape hold all units, so none has a path of its own
     help: delete these values, and give `let` those of the longer units
 """)),
-    Mistake("an explicit port of units that lie behind each other", "cut", [("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
-10:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
-    help: delete this section: modalities.image is ported by the model's own code
+    Mistake("an explicit port of inputs that are cut in another way", "cut", [("fields:\n", "fields:\n  grids: {sizes: num_grids}\n  num_grids: batched\n"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
+12:1 error[VCG349] at 'explicit': an item has other rows in `grids` than in its pixels
+    help: delete this section: the port then runs the model's own code
+""")),
+    Mistake("an explicit port of an input behind each other beside pixels that are not", "cut", [("pixel_values: {sizes: num_crops}", "pixel_values: batched\n  grids: {sizes: num_crops}"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
+11:1 error[VCG349] at 'explicit': items of `grids` lie behind each other, and those of the pixels do not
+    help: delete this section: the port then runs the model's own code
 """)),
     Mistake("an explicit port of two modalities", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs)}\nfields:\n  frames: batched\n"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
 6:3 error[VCG340] at 'video': an explicit port serves one modality
     help: delete this modality; it runs eagerly, as before
-12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and an explicit port counts units by entries
-    help: delete this section: modalities.image is ported by the model's own code
+12:1 error[VCG349] at 'explicit': items of `pixel_values` lie behind each other, and those of the pixels do not
+    help: delete this section: the port then runs the model's own code
 """)),
     Mistake("a tuple and layers", "cut", [("features]}", "features], layers: [side]}")], snapshot("""\
 11:71 error[VCG344] at 'layers': the result is a tuple or a list of layers, not both

@@ -75,11 +75,11 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG465",
         "what follows the encoder reads a value that is no input",
-        "With `explicit.after` the statements behind the encoder's call become a method. A port calls it with the "
-        "inputs of a batch and the features of a replay. So all that the statements read beside the features must be "
-        "an input, or parsed inputs. Values that the model computes of pixels before the call are lost by then. "
-        "Without the section `explicit` a port in a tree runs the model's own code again, as the plugin's adapter "
-        "always does.",
+        "With `explicit.after` the statements behind the encoder's call become a method. A port calls it with what the "
+        "model parses the inputs of a batch into, or parts of that, and with the features of a replay. So all that the "
+        "statements read beside the features must be such a part. Values that the model computes of pixels before the "
+        "call are lost by then. Without the section `explicit` a port in a tree runs the model's own code again, as "
+        "the plugin's adapter always does.",
     ),
     Code(
         "VCG466",

@@ -404,9 +404,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG349",
-        "units of an explicit port are not entries of the pixels",
-        "With `explicit` a port counts an item's units by its entry in the pixels, so that input is `batched`. Without "
-        "the section a port runs the model's own code, with features in the place of its encoder's result.",
+        "an explicit port cuts an input in another way than the pixels",
+        "With `explicit` a port cuts the inputs whose items lie behind each other by one list of numbers, that of the "
+        "pixels. An input with other numbers of rows, or one beside pixels with an entry for each item, does not fit. "
+        "Without the section a port runs the model's own code, with features in the place of its encoder's result.",
     ),
     # --- integration
     Code(
