@@ -16,7 +16,7 @@ SURVEYED ?= 0.33.0
 FUZZED  = descriptor:200000 port:2500 trace:100000 store:2000 kill:500 call:20000
 FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Tests of descriptors, templates, edits and proofs of texts, as far as they need no tree of vLLM. No port is proven.
-QUICK   = $(addprefix tests/,descriptor render edit plan cut tower verify report draft test_syntax.py test_names.py test_changes.py)
+QUICK   = $(addprefix tests/,descriptor protocol render edit plan cut tower verify report draft test_syntax.py test_names.py test_changes.py)
 # Workers of the test suite.
 JOBS   ?= 2
 
