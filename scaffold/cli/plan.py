@@ -16,6 +16,7 @@ from scaffold.cli.options import descriptor_argument, examples, open_target, tar
 from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.edit.operations import Edit
     from scaffold.protocol import SourceTree
 
@@ -35,8 +36,11 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
 
     With --watch the tree is read once: start again after a change there.
     """
+    from scaffold.workflow import load_port
+
     if not watch:
-        _show(console, descriptor, open_target(console, vllm).tree, replace, verbose)
+        port = load_port(descriptor, report=console.report)
+        _show(console, port, open_target(console, vllm).tree, replace, verbose)
         return
     if not console.is_text:
         raise click.UsageError("--watch prints plan after plan, and a machine format is one document.")
@@ -47,7 +51,7 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
     for _ in _changes(file):
         begun = time.monotonic()
         try:
-            _show(console, descriptor, tree, replace, verbose)
+            _show(console, load_port(descriptor, report=console.report), tree, replace, verbose)
         except DiagnosticError as error:
             console.report(error.diagnostics)
         console.note(f"Planned in {time.monotonic() - begun:.2f} s. Waiting for a change of {descriptor}; Ctrl-C ends.")
@@ -66,12 +70,10 @@ def _changes(file: Path) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def _show(console: Console, descriptor: str, tree: SourceTree, replace: bool, verbose: bool) -> None:
+def _show(console: Console, port: AnyPort, tree: SourceTree, replace: bool, verbose: bool) -> None:
     from scaffold.plan import plan_changes
     from scaffold.protocol import read_protocol
-    from scaffold.workflow import load_port
 
-    port = load_port(descriptor, report=console.report)
     profile = read_protocol(tree)
     plan = plan_changes(port, tree, profile, replace=replace)
     console.report(plan.notes)
