@@ -706,8 +706,8 @@ def derived_merge(port: PackedPort) -> tuple[Expression, Expression] | None:
 def read_port(root: Node, reader: Reader) -> Any:
     """The port that a document describes, of the type that its `layout` names; None if it is no mapping.
 
-    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys. A section that
-    is not there is no error then, nor is the tower: which ones belong to it depends on the layout.
+    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys. No section
+    is missed then, nor is the tower: which ones belong to it depends on the layout.
     """
     node = root.get("layout") if isinstance(root, MappingNode) else None
     layout = node.value if isinstance(node, ScalarNode) else ""
