@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.edit.operations import Edit
+    from scaffold.protocol import SourceTree
+
+#: Seconds between two looks at a descriptor that is watched.
+_PAUSE = 0.05
 
 
-@click.command("plan", epilog=examples("plan internvl --vllm 0.22.0 -v"))
+@click.command("plan", epilog=examples("plan internvl --vllm 0.22.0 -v", "plan mymodel.yaml --vllm ~/vllm --watch"))
 @descriptor_argument()
 @target_option(required=True)
 @click.option("--replace", is_flag=True, help="Plan the swap of an existing implementation.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what was derived from the tree, with its place.")
+@click.option("--watch", is_flag=True, help="Plan again after each change of the descriptor, until Ctrl-C.")
 @click.pass_obj
-def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose: bool) -> None:
-    """Show what `new` would change in a vLLM tree, and why. Writes nothing."""
-    from scaffold.plan import plan_changes
-    from scaffold.protocol import read_protocol
+def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose: bool, watch: bool) -> None:
+    """Show what `new` would change in a vLLM tree, and why. Writes nothing.
+
+    With --watch the tree is read once: start again after a change there.
+    """
     from scaffold.workflow import load_port
 
-    port = load_port(descriptor, report=console.report)
+    if not watch:
+        port = load_port(descriptor, report=console.report)
+        _show(console, port, open_target(console, vllm).tree, replace, verbose)
+        return
+    if not console.is_text:
+        raise click.UsageError("--watch prints plan after plan, and a machine format is one document.")
+    file = Path(descriptor)
+    if not file.is_file():
+        raise click.UsageError(f"--watch waits for changes of a file, and `{descriptor}` is none.")
     tree = open_target(console, vllm).tree
+    for _ in _changes(file):
+        begun = time.monotonic()
+        try:
+            _show(console, load_port(descriptor, report=console.report), tree, replace, verbose)
+        except DiagnosticError as error:
+            console.report(error.diagnostics)
+        console.note(f"Planned in {time.monotonic() - begun:.2f} s. Waiting for a change of {descriptor}; Ctrl-C ends.")
+
+
+def _changes(file: Path) -> Iterator[None]:
+    """Once at once, and after each change. An editor may replace the file, which is then missing for a moment."""
+    seen = None
+    while True:
+        with suppress(FileNotFoundError):
+            facts = file.stat()
+            now = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+            if now != seen:
+                seen = now
+                yield
+        time.sleep(_PAUSE)
+
+
+def _show(console: Console, port: AnyPort, tree: SourceTree, replace: bool, verbose: bool) -> None:
+    from scaffold.plan import plan_changes
+    from scaffold.protocol import read_protocol
+
     profile = read_protocol(tree)
     plan = plan_changes(port, tree, profile, replace=replace)
     console.report(plan.notes)
