@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import RESULTS, first_candidate
+from reach import CONFIGS, RESULTS, first_candidate
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
@@ -67,7 +67,8 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
     path = folder / f"{name}.json" if folder else None
     if path is not None and path.exists():
         return Recording.from_json(json.loads(path.read_text("utf-8")))
-    made = record_run(recording_request(tree, name))
+    config = CONFIGS / f"{name}.json"
+    made = record_run(recording_request(tree, name, config=str(config) if config.exists() else None))
     if path is not None:
         path.write_text(json.dumps(made.to_json()), "utf-8")
     return made

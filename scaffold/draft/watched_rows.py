@@ -14,16 +14,20 @@ from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import Beyond, beyond, left_out
+from scaffold.draft.inputs import Beyond, beyond
 from scaffold.draft.reentry import ALL, as_reason, problems_of_way
 from scaffold.draft.rows import too_early
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.draft.watched import (
+    MERGE,
     VISION,
+    Drafted,
+    columns_of,
     line_of,
     narrow_entry,
+    omitted,
     pixel_keys,
     put_fields,
     put_number,
@@ -33,8 +37,6 @@ from scaffold.draft.watched import (
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"\.patch_size(\[0\])?$")
-_MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle)\w*(\[0\])?$")
-_COLUMNS = re.compile(r"\.(input_size|in_features)$")
 _IMAGE = "image"
 #: Integers that follow from the rows of each image, by batch.
 _Rows = Sequence[tuple[int, ...]]
@@ -62,10 +64,8 @@ class _Pixels:
     columns: int
 
 
-def draft_watched_rows(
-    subject: Subject, recording: Recording, sheet: Sheet
-) -> tuple[tuple[str, ...], list[Diagnostic]] | None:
-    """Fill in the sections of rows but `model`, `layout` and `integration`; the modalities and notes on others.
+def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of rows but `model`, `layout` and `integration`.
 
     None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
     """
@@ -95,10 +95,7 @@ def draft_watched_rows(
     if loop is not None:
         sheet.put("forward.loop", f"self.{encoder.layers.name.rpartition('.')[2]}", why=loop)
     put_width(recording, batches[0], sheet)
-    others = [name for name in dict.fromkeys(batch.modality for batch in recording.batches) if name != _IMAGE]
-    why = "graphs of rows hold images"
-    notes = [left_out(subject.tree, subject.model.place, name, why) for name in others]
-    return (_IMAGE,), notes
+    return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "graphs of rows hold images")
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -276,7 +273,9 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
         rows = [] if pixels.side else ["h * w"]
         sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
     elif not sides:
-        _put_columns(recording, batches[0], pixels, sheet)
+        width = columns_of(recording, batches[0], pixels.key, "", pixels.shape[0], "let.width", sheet)
+        if width:
+            sheet.put("let.width", width, why=f"the first part that gets rows of {pixels.shape[0]} values")
         sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
     else:
         sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
@@ -288,23 +287,6 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
 
 def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
     return f"{', '.join(map(str, encoder.rows[0]))} rows, as `{pixels.grid or pixels.key}` says"
-
-
-def _put_columns(recording: Recording, batch: Batch, pixels: _Pixels, sheet: Sheet) -> None:
-    """The width of a row: the one attribute of a part that gets raw rows which says how wide its input is."""
-    [width] = pixels.shape
-    parts = {
-        call.part
-        for call in batch.calls
-        if any(source.of == pixels.key for leaf in call.arguments for source in leaf.sources)
-    }
-    held = [path for path, number in recording.numbers.items() if number == width and _COLUMNS.search(path)]
-    found = [path for path in held if path.removeprefix("self.").rpartition(".")[0] in parts]
-    if len(found) == 1:
-        sheet.put("let.width", found[0], why=f"the part gets rows of {width} values")
-        return
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held)
-    sheet.ask(Question("let.width", f"the width of a row of pixels: {width} in the recording", candidates))
 
 
 def _put_merge(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, sheet: Sheet) -> None:
@@ -319,10 +301,10 @@ def _put_merge(recording: Recording, batches: Sequence[Batch], encoder: _Encoder
         sheet.obstacles.append(_no_square(counts))
         return
     what = f"the side of the square of rows that becomes one token: {side} in the recording"
-    if side == 1 and not any(number == 1 and _MERGE.search(path) for path, number in recording.numbers.items()):
+    if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
         return
-    put_number(recording, side, "item.merge", what, _MERGE, VISION, sheet)
+    put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
 
 
 def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:

@@ -13,7 +13,7 @@ import yaml
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import draft_descriptor, draft_recorded
 from scaffold.verify.numeric import keep_warm, record_run
-from scaffold.watch import Batch, Call, Leaf, Recording, Source
+from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
 from scaffold.workflow import recording_request
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -21,7 +21,12 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 Record = Callable[[str], Recording]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
-KIMI, MISTRAL, DOTS = "KimiVLForConditionalGeneration", "Mistral3ForConditionalGeneration", "DotsOCRForCausalLM"
+QWEN = "Qwen2_5_VLForConditionalGeneration"
+KIMI, MISTRAL, GLM_OCR = (
+    "KimiVLForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +93,56 @@ def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any)
         draft_recorded(release_tree("0.33.0"), NEXT, replace(recording, batches=(fewer, *others)))
 
 
+# -- packed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shipped", ["qwen2_5_vl", "ernie45_vl"])
+def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: Record, release_tree: Any) -> None:
+    """Frames and windows are sequences of Qwen2.5-VL. A part of ERNIE runs after the graph."""
+    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    architecture, answers = known["model"]["class"], {"budget.min": "64", "capture.side_limit": "8192"}
+    answers |= {"buffers": "[rotary_pos_emb]"} if shipped == "ernie45_vl" else {}
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture), answers)
+    seen = yaml.safe_load(draft.text)
+    for section in ("model", "layout", "sizes", "item", "buffers"):
+        assert seen[section] == known[section]
+    assert seen["let"]["m"] == known["let"]["m"]
+    assert seen["forward"]["call"] == known["forward"]["call"]
+    assert seen.get("post", {}).get("call") == known.get("post", {}).get("call")
+    for name, one in known["modalities"].items():
+        assert seen["modalities"][name].items() >= {key: one[key] for key in one if key != "why"}.items()
+    for name, one in known["attention"].items():
+        assert seen["attention"][name].items() >= {k: one[k] for k in ("unit", "offsets", "max")}.items()
+    asked = {question.key: [one.value for one in question.candidates] for question in draft.open}
+    if "window" in known["attention"]:
+        assert asked == {f"attention.window.{key}": [known["attention"]["window"][key]] for key in ("count", "longest")}
+    else:
+        # The text, the tower and the resampler of this tiny ERNIE are equally wide.
+        assert [(key, values[0]) for key, values in asked.items()] == [
+            ("output.hidden_size", "self.config.hidden_size")
+        ]
+
+
+def test_a_grid_that_the_tower_does_not_get(record: Record, release_tree: Any) -> None:
+    """Qwen2.5-VL's rows without their grid are no packed rows, and its rows of windows are none of one encoder."""
+    other = changed(record(QWEN), "visual", "grid_thw", value=[[1, 2, 2]])
+    assert all(one.code == "VCG483" for one in refusal(release_tree("0.33.0"), other, QWEN))
+
+
+def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, release_tree: Any) -> None:
+    """Offsets that skip the end of a frame are no frames, no items and no windows of them."""
+
+    def odd(leaf: Leaf) -> Leaf:
+        return replace(leaf, value=[0, leaf.value[-1]]) if leaf.at.endswith("cu_seqlens") and leaf.value else leaf
+
+    def other(frame: Frame) -> Frame:
+        return replace(frame, values=tuple(map(odd, frame.values)))
+
+    doubtful = with_batches(record(QWEN), lambda batch: replace(batch, frames=tuple(map(other, batch.frames))))
+    asked = {one.key for one in draft_recorded(release_tree("0.33.0"), QWEN, doubtful).open}
+    assert "attention.full.unit" in asked
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +188,7 @@ def test_rows_are_those_of_the_shipped_descriptor(
     )
 
 
-@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", "GlmOcrForConditionalGeneration"])
+@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
 def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
     """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
     tree = release_tree("0.33.0")
@@ -144,16 +199,14 @@ def test_the_entry_serves_images_alone(architecture: str, record: Record, releas
 
 
 def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, release_tree: Any) -> None:
-    recording, tree = record(DOTS), release_tree("0.33.0")
-    seen = yaml.safe_load(draft_recorded(tree, DOTS, recording).text)
-    width = "self.vision_tower.patch_embed.patchifier.proj.input_size"
+    recording, tree = record(GLM_OCR), release_tree("0.33.0")
+    seen = yaml.safe_load(draft_recorded(tree, GLM_OCR, recording).text)
+    width = "self.visual.patch_embed.proj.input_size"
     assert seen["let"] == {"width": width}
     assert seen["item"]["shape"] == ["h * w", "width"]
-    # Embeddings are a quarter of the patches.
-    assert seen["fields"]["image_embeds"] == {"sizes": "image_grid_thw"}
-    other = "self.vision_tower.patch_embed.patchifier.input_size"
+    other = "self.visual.patch_embed.input_size"
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
-    asked = {question.key: question for question in draft_recorded(tree, DOTS, doubtful).open}
+    asked = {question.key: question for question in draft_recorded(tree, GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
 
 
