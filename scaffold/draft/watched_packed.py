@@ -70,7 +70,7 @@ class _Entered:
 def draft_watched_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of a packed port but `layout` and `integration`.
 
-    None where no part gets all patches and their grid. Each statement that hinders its split is an obstacle of the sheet.
+    None where no part gets all patches and their grid. Whatever hinders its split is an obstacle of the sheet.
     """
     entered = [(name, one) for name in MODALITIES for one in [_entered(recording.of(name))] if one is not None]
     if not entered:
@@ -96,7 +96,8 @@ def _entered(batches: Sequence[Batch]) -> _Entered | None:
     for key in sorted(pixel_keys(batches[0])) if batches else ():
         sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
         grids = [_grid(leaf.value) for batch in batches for leaf in batch.inputs if leaf.at == sizes]
-        if sizes is None or len(grids) != len(batches) or {len(one) for grid in grids for one in grid} - _ROWS.keys():
+        columns = {len(one) for grid in grids for one in grid or [()]}
+        if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():
             continue
         found = [list(_getting(batch, key, grid)) for batch, grid in zip(batches, grids, strict=True)]
         parts = [{part for part, _, _, _ in one} for one in found]
@@ -104,6 +105,7 @@ def _entered(batches: Sequence[Batch]) -> _Entered | None:
             calls = [[call for of, _, _, call in one if of == part] for one in found]
             if part not in set.intersection(*parts) or any(len(one) != 1 for one in calls):
                 continue
+            assert sizes is not None, "a grid is the value of an input"
             merge = _merge(batches, grids)
             return _Entered(
                 part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
@@ -112,8 +114,10 @@ def _entered(batches: Sequence[Batch]) -> _Entered | None:
 
 
 def _grid(value: object) -> _Grid:
+    """The rows of a grid, a tensor or a list; none of any other value."""
     rows = value if isinstance(value, list) else []
-    return tuple(tuple(map(int, row)) for row in rows if isinstance(row, list))
+    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
+    return tuple(map(tuple, rows)) if whole else ()
 
 
 def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
