@@ -27,6 +27,7 @@ from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
 from scaffold.draft.values import Op
 from scaffold.draft.watched import seen
+from scaffold.draft.watched_crops import draft_watched_crops
 from scaffold.draft.watched_cut import draft_watched_cut
 from scaffold.draft.watched_packed import draft_watched_packed
 from scaffold.draft.watched_rows import draft_watched_rows
@@ -111,6 +112,7 @@ def draft_recorded(
 _WATCHED = (
     ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_watched_packed),
     ("cut", "units of one shape enter one call", draft_watched_cut),
+    ("crops", "one call gets whole images and crops of them", draft_watched_crops),
     ("rows", "one call gets the patches of all images, and where those of each end", draft_watched_rows),
 )
 

@@ -1,4 +1,4 @@
-"""What the split of a tower says of a packed port: sequences, buffers, the recorded and the eager call, the budget."""
+"""The sections of a packed port that the split of its tower tells: sequences, buffers, calls, and the budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one attention sequence covers, and why; None where nothing tells."""
+    """The rows that one attention sequence covers, and why; None where nothing tells."""
 
     name: str | None = None
     why: str = ""

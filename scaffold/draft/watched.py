@@ -1,4 +1,4 @@
-"""What the drafts from a recording share: entries, fields of inputs, attributes for numbers, widths.
+"""The common parts of drafts from a recording: entries, fields of inputs, attributes for numbers, widths.
 
 Numbers come from the recording. The source says which method an entry is and whether the generator finds the way.
 """
@@ -21,11 +21,15 @@ from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
 
-_WIDTH = re.compile(r"\.hidden_size$")
+_WIDTH = re.compile(r"\.(hidden_size|d_model)$")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
 MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
+#: Axes of one image, or of several.
+_IMAGES = 4
+#: The most rows of an item beside the product of its sizes.
+_EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
 EMBEDS = re.compile(r"_embeds$")
 
@@ -72,9 +76,9 @@ def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] |
 
 
 def pixel_keys(batch: Batch) -> set[str]:
-    """The inputs of floating point, but precomputed embeddings."""
-    found = {leaf.at.partition("[")[0] for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))}
-    return {key for key in found if not EMBEDS.search(key)}
+    """The inputs of floating point, but precomputed embeddings, which have few axes."""
+    given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
+    return {key for key, leaf in given if not EMBEDS.search(key) or len(leaf.shape) >= _IMAGES}
 
 
 # -- the entry ---------------------------------------------------------------------------------------------------------
@@ -167,9 +171,11 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
         elif field.kind == "flat":
-            sizes = sizes_of_items(batches, field, divided=grids and bool(EMBEDS.search(field.key)))
-            if sizes is not None:
-                sheet.put(f"{at}.sizes", sizes, why="its product is the length of each item")
+            sized = sized_by(batches, field, divided=grids and bool(EMBEDS.search(field.key)))
+            if sized:
+                sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
+                if sized[0][1]:
+                    sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
             elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
@@ -177,28 +183,45 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
 
 def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:
     """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
-    lengths = [next((one.lengths for one in batch.fields if one.key == field.key), ()) for batch in batches]
-    fitting = [
-        leaf.at
-        for leaf in batches[0].inputs
-        if leaf.at != field.key and _multiple([_products(batch, leaf.at) for batch in batches], lengths, divided)
-    ]
-    return min(fitting, default=None)
+    return next((at for at, kind, _ in sized_by(batches, field, divided=divided) if not kind), None)
+
+
+def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> list[tuple[str, str, int]]:
+    """Inputs that say the length of each item: as they are, so many `extra` rows, or none below the `least` product."""
+    found = []
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != field.key):
+        groups: list[tuple[int, int, int]] = []  # rows, product, and the number of items that these are of
+        for batch in batches:
+            products = _products(batch, at)
+            declared = next((one.lengths for one in batch.fields if one.key == field.key), ())
+            if declared and len(declared) == len(products):
+                groups += [(rows, product, 1) for rows, product in zip(declared, products, strict=True)]
+            elif not declared and products:  # a processor may keep to itself what it cuts by
+                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == field.key and leaf.shape)
+                groups.append((rows, sum(products), len(products)))
+            else:
+                groups.append((0, 0, 0))
+        if not all(product and items for _, product, items in groups) or not any(rows for rows, _, _ in groups):
+            continue
+        by = groups[0][1] // groups[0][0] if divided and groups[0][0] else 1
+        none = {product for rows, product, _ in groups if not rows}
+        some = {product for rows, product, _ in groups if rows}
+        more = {(rows - product) / items for rows, product, items in groups}
+        if all(product == rows * by for rows, product, _ in groups):
+            found.append((at, "", 0))
+        elif none and max(none) < min(some) and all(rows in (0, product) for rows, product, _ in groups):
+            found.append((at, "least", max(none) + 1))
+        elif len(more) == 1 and max(more) in range(1, _EXTRA + 1):
+            found.append((at, "extra", int(max(more))))
+    # A number for each item says it before a grid does, whose product may be another one where there are more tiles.
+    grids = {leaf.at for leaf in batches[0].inputs if len(leaf.shape) > 1}
+    return sorted(found, key=lambda one: (bool(one[1]), one[0] in grids, one[0]))
 
 
 def _products(batch: Batch, at: str) -> list[int]:
     """The value of an input, or its product, for each item."""
     values = (leaf.value for leaf in batch.inputs if leaf.at == at and isinstance(leaf.value, list))
     return [prod(one) if isinstance(one, list) else one for value in values for one in value]
-
-
-def _multiple(products: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], divided: bool) -> bool:
-    """Whether lengths are these products, or all of them divided by one number."""
-    flat, counts = [one for found in products for one in found], [one for found in lengths for one in found]
-    if [len(found) for found in products] != [len(found) for found in lengths] or not counts or not all(counts):
-        return False
-    by = flat[0] // counts[0] if divided else 1
-    return flat == [count * by for count in counts]
 
 
 def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
@@ -215,16 +238,25 @@ def put_number(
     names: re.Pattern[str],
     part: re.Pattern[str],
     sheet: Sheet,
+    *,
+    at: int | None = None,
 ) -> None:
-    """The attribute of this value: the only configuration entry that is called so, or a question with all of them."""
+    """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
+
+    With `at` it may be a number of the code, and of a pair the one at that place.
+    """
     holding = [path for path, number in recording.numbers.items() if number == value]
-    holding += [f"{path}[0]" for path, pair in recording.numbers.items() if pair == [value, value]]
+    pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
+    first = at or 0
+    holding += [f"{path}[{0 if pair[0] == pair[1] else first}]" for path, pair in pairs if pair[first] == value]
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
-    called = [path for path in holding if names.search(path)]
+    called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     if called and sum(path.startswith("self.config.") for path in called) < 2:
         sheet.put(key, called[0], why=f"{value} in the recording")
         return
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
+    if at is not None and not called:
+        candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
     sheet.ask(Question(key, what, candidates[:6]))
 
 

@@ -1,7 +1,7 @@
 """Drafts the layout `cut` from a recording: the largest call that gets all pixels as units, and constants of the model.
 
 Everything that a run shows comes from the recording. The source says which method the entry is, what integration
-needs, and whether the generator finds the way. Models whose units are no pixels are not drafted.
+needs, and whether the generator finds the way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from scaffold.descriptor.expressions import ExpressionError, parse_call
@@ -17,7 +18,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.gates import put_gate
 from scaffold.draft.reentry import ALL, problems_of_way
-from scaffold.draft.sheet import Sheet
+from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.draft.watched import (
@@ -34,23 +35,48 @@ from scaffold.draft.watched import (
 )
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
-_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[0\])?$")
+_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
+_PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
+_COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
+#: Entries of a configuration of the encoder that may be a size, and those that are none.
+_CONFIG, _DEPTH = (
+    re.compile(r"self\.config\.vision_config\.\w+"),
+    re.compile(r"layers|heads|head_dim|intermediate|token_id"),
+)
+#: A smaller size may be a number of the code, such as two coordinates.
+_SMALL = 5
+#: Dtypes of arguments that a descriptor gives for each unit.
+_DTYPES = ("bool", "int32", "int64", "float32")
+_Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
-    """A call that may be captured. `text` is the call as a descriptor writes it, `unit` the shape of one unit.
+class Site:
+    """A call that may be captured. `text` is the call as a descriptor writes it, `unit` the shape of one of `pixels`.
 
-    `result` are the parts or the attribute that the model uses of the result, None where it is one tensor.
+    `axis` is that of the units. `made` is the shape of one as the call gets it, where the model has made it of pixels.
+    `more` are arguments with an entry for each unit, None where there is none. `result` are the parts or the attribute
+    that the model uses of the result, None where it is one tensor. `after` are parts that its function calls later.
     """
 
     text: str
     pixels: str
-    unit: tuple[int, ...]
+    unit: _Shape
     place: SourceLine
     entry: Frame
-    entered: Frame | None
+    outer: bool
+    axis: int
+    made: _Shape
+    more: tuple[tuple[str, tuple[_Shape, str] | None], ...]
     result: tuple[str, ...] | str | None
+    after: tuple[str, ...]
+    #: Whether the call gets units of padding, too.
+    padded: bool = False
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for the same call in another batch."""
+        return self.text, self.pixels, self.unit, self.axis, self.made, self.more
 
 
 def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -59,15 +85,15 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
     None where no call gets all pixels of a modality as units. A call that does, but that the generator cannot reach, is
     an obstacle of the sheet.
     """
-    found = {name: list(_sites(subject, recording, name)) for name in MODALITIES if recording.of(name)}
+    found = {name: _of_one_input(sites_of(subject, recording, name)) for name in MODALITIES if recording.of(name)}
     texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
-    kept: dict[str, tuple[_Site, str]] = {}
+    kept: dict[str, tuple[Site, str]] = {}
     refused: list[Diagnostic] = []
     for text in sorted(texts, key=lambda text: -sum(any(s.text == text for s in sites) for sites in found.values())):
-        tried: dict[str, tuple[_Site, str]] = {}
+        tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in _entries(subject, site) if site is not None else ():
+            for entry in entries_of(subject, site) if site is not None else ():
                 others = [other for _, other in tried.values()]
                 problems = problems_of_way(subject, [*others, entry], parse_call(text))
                 refused += problems
@@ -84,9 +110,14 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
         sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
         put_fields(subject, recording.of(name), sheet)
-    _put_unit(recording, sites, sheet)
+    put_unit(recording, sites[0].unit, "pixels.shape", ("side", "height", "width"), sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
-    shown = f"{', '.join(str(_units(batch, sites[0].pixels)[0]) for batch in batches)} units in {len(batches)} batches"
+    shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
+    if any(site.padded for site in sites):
+        sheet.put(
+            "pixels.padded", True, sites[0].place, why="so many units as the item with the most has, of each item"
+        )
+    _put_arguments(recording, sites[0], sheet)
     sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=shown)
     if sites[0].result is not None:
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
@@ -98,30 +129,50 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
 # -- the call ----------------------------------------------------------------------------------------------------------
 
 
-def _sites(subject: Subject, recording: Recording, modality: str) -> Iterator[_Site]:
-    """The calls on the way to layers that get all units in every batch, the outermost first."""
+def _of_one_input(sites: Sequence[Site]) -> list[Site]:
+    """The sites without calls that get units of several inputs: no cut captures these."""
+    return [site for site in sites if all(other.pixels == site.pixels for other in sites if other.text == site.text)]
+
+
+def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site]:
+    """The calls on the way to layers that get all units, the simplest arguments first, of these the outermost first.
+
+    They do so in two batches or more: another may hold units of another shape, or zeros that a model leaves out.
+    """
     batches = recording.of(modality)
     ways = [list(_of_batch(subject, recording, batch)) for batch in batches]
-    for site in ways[0]:
-        alike = [[one for one in way if (one.text, one.unit, one.pixels) == (site.text, site.unit, site.pixels)]
-                 for way in ways]  # fmt: skip
-        if all(len(found) == 1 for found in alike):
-            yield site
+    found: dict[tuple[object, ...], tuple[Site, int]] = {}
+    for site in (site for way in ways for site in way):
+        same = [one for way in ways for one in way if site.form == one.form]
+        if len(same) > 1:
+            found.setdefault(site.form, (replace(site, padded=any(one.padded for one in same)), len(same)))
+    ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
+    return [site for site, _ in ordered]
 
 
-def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[_Site]:
-    shapes = {key: _units(batch, key) for key in pixel_keys(batch)}
+def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[Site]:
+    """The calls that get all units of an input, in one or several runs."""
+    shapes = _inputs(batch)
+    pieces: dict[tuple[object, ...], list[tuple[Site, int]]] = {}
     looked: set[int] = set()
-    for repeated in recording.repeated:
-        for layer in [call for call in batch.calls if call.part == f"{repeated.name}.0"]:
-            way = _indices(batch, layer.frame)
-            for depth, index in enumerate(way):
-                if index not in looked:
-                    looked.add(index)
-                    entered = way[depth + 1] if depth + 1 < len(way) else None
-                    site = _site(subject, batch, shapes, way[0], index, entered)
-                    if site is not None:
-                        yield site
+    layers = {f"{repeated.name}.0" for repeated in recording.repeated}
+    for call in [one for one in batch.calls if one.part in layers] or batch.calls:
+        way = _indices(batch, call.frame)
+        for index in [index for index in way if index not in looked]:
+            looked.add(index)
+            for site, count in _pieces(subject, batch, shapes, way[0], index):
+                pieces.setdefault(site.form, []).append((site, count))
+    for group in pieces.values():
+        site, total = group[0][0], sum(count for _, count in group)
+        count, most = shapes[site.pixels][0], _most(batch, site)
+        if total in (count, most):
+            yield replace(site, padded=total != count)
+
+
+def _most(batch: Batch, site: Site) -> int:
+    """The number of units where all items are padded to the most units of one."""
+    shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
+    return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
 
 
 def _indices(batch: Batch, index: int | None) -> list[int]:
@@ -132,58 +183,81 @@ def _indices(batch: Batch, index: int | None) -> list[int]:
     return found
 
 
-def _units(batch: Batch, key: str) -> tuple[int, tuple[int, ...]]:
-    """The number of units in an input and the shape of one; that of images, unless the input has fewer axes."""
-    tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
-    axes = min(3, min(len(shape) for shape in tensors) - 1)
-    units = {shape[len(shape) - axes :] for shape in tensors}
-    return sum(prod(shape[: len(shape) - axes]) for shape in tensors), units.pop() if len(units) == 1 else ()
+def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
+    """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
+    found = {}
+    flat = {field.key for field in batch.fields if field.kind == "flat"}
+    for key in sorted(pixel_keys(batch)):
+        tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
+        fewest = min(len(shape) for shape in tensors) - 1
+        axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
+        units = {shape[len(shape) - axes :] for shape in tensors}
+        count = sum(prod(shape[: len(shape) - axes]) for shape in tensors)
+        found[key] = count, units.pop() if len(units) == 1 else ()
+    return found
 
 
-def _site(
+def _pieces(
     subject: Subject,
     batch: Batch,
-    shapes: Mapping[str, tuple[int, tuple[int, ...]]],
+    shapes: Mapping[str, tuple[int, _Shape]],
     entry: int,
     index: int,
-    entered: int | None,
-) -> _Site | None:
-    """The call of a frame, if it gets all units of an input, constants otherwise, and gives a row for each unit."""
+) -> Iterator[tuple[Site, int]]:
+    """The call of a frame with the number of its units, if it gets constants otherwise and gives each unit a row."""
     frame = batch.frames[index]
     node = _call(frame)
-    if node is None or frame.part is None:
-        return None
     number = next((n for n, call in enumerate(batch.calls) if call.frame == index), None)
+    # A function's variables are its arguments as long as it has called nothing.
+    inner = next((one for one in batch.frames if one.caller == index), None)
+    if node is None or frame.part is None or (number is None and inner is None):
+        return
     if number is not None:
-        given = {leaf.at: leaf for leaf in batch.calls[number].arguments}
-        names, results = list(given), batch.calls[number].results
-    elif entered is not None:
-        given = {leaf.at: leaf for leaf in batch.frames[entered].values}
-        names, results = _parameters(subject, batch.frames[entered]), frame.results
-    else:
-        return None
+        call = batch.calls[number]
+        given, results, called = {leaf.at: leaf for leaf in call.arguments}, call.results, call.part
+        names = list(given)
+    elif inner is not None:
+        given, results, called = {leaf.at: leaf for leaf in inner.values}, frame.results, ""
+        names = _parameters(subject, inner)
     arguments = dict(zip(names, node.args, strict=False)) | {one.arg: one.value for one in node.keywords if one.arg}
+    own = {leaf.at: leaf for leaf in frame.values}
+    given |= {
+        name: own[value.id] for name, value in arguments.items() if isinstance(value, ast.Name) and value.id in own
+    }
     for name in arguments:
-        leaf = given.get(name)
-        key = _whole(leaf, shapes) if leaf is not None else None
-        if leaf is None or key is None:
+        found = _units_of(given[name], shapes, bool(called)) if name in given else None
+        told = _text(node, arguments, given, name, found[1], frame.part, called) if found is not None else None
+        if found is None or told is None:
             continue
-        part = batch.calls[number].part if number is not None else None
-        text = _text(node, arguments[name], frame.part, part)
-        taken = _taken(batch, number, results, leaf.shape[0])
-        if text is None or taken is None:
-            return None
-        entry_frame = batch.frames[entry]
-        return _Site(
-            text,
-            key,
-            leaf.shape[1:],
-            line_of(frame),
-            entry_frame,
-            batch.frames[index] if index != entry else None,
-            taken[0],
+        (key, axis), shape = found, given[name].shape
+        taken = _taken(batch, number, results, shape[axis], axis)
+        if taken is None:
+            return
+        made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
+        beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
+        after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
+        at, first = line_of(frame), batch.frames[entry]
+        yield (
+            Site(told[0], key, shapes[key][1], at, first, index != entry, axis, made, told[1], taken[0], after),
+            shape[axis],
         )
-    return None
+        return
+
+
+def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) -> tuple[str, int] | None:
+    """The input whose units a tensor may hold, and their axis; a part may also get what is made of them."""
+    fitting = [
+        (key, axis)
+        for key, (_, unit) in shapes.items()
+        for axis in (0, 1)
+        if len(unit) > 1 and leaf.shape[axis + 1 :] == unit and leaf.shape[:axis] == (1,) * axis
+    ]
+    given = [(key, axis) for key, axis in fitting if any(one.of.partition("[")[0] == key for one in leaf.sources)]
+    if given or len(fitting) == 1:
+        return (given or fitting)[0]
+    made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1
+    [(key, (count, unit))] = shapes.items() if made and not fitting else [("", (0, ()))]
+    return (key, 0) if unit and leaf.shape[0] == count else None
 
 
 def _call(frame: Frame) -> ast.Call | None:
@@ -195,59 +269,74 @@ def _call(frame: Frame) -> ast.Call | None:
 
 
 def _parameters(subject: Subject, callee: Frame) -> list[str]:
-    """The parameters of a function that positional arguments go to."""
+    """The parameters of a function that positional arguments go to; of one outside of the tree its first variables."""
     found = function_of(subject, callee)
-    names = [one.arg for one in (*found[1].args.posonlyargs, *found[1].args.args)] if found is not None else []
+    if found is None:
+        return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
+    names = [one.arg for one in (*found[1].args.posonlyargs, *found[1].args.args)]
     return names[int(names[:1] in (["self"], ["cls"])) :]
 
 
-def _whole(leaf: Leaf, shapes: Mapping[str, tuple[int, tuple[int, ...]]]) -> str | None:
-    """The input of which a tensor holds all units, one along the first axis."""
-    for key, (count, unit) in shapes.items():
-        origin = any(source.of.partition("[")[0] == key for source in leaf.sources)
-        if len(unit) > 1 and origin and leaf.shape == (count, *unit):
-            return key
-    return None
+def _text(
+    node: ast.Call,
+    arguments: Mapping[str, ast.expr],
+    given: Mapping[str, Leaf],
+    units: str,
+    axis: int,
+    part: str,
+    called: str,
+) -> tuple[str, tuple[tuple[str, tuple[_Shape, str] | None], ...]] | None:
+    """The call with `pixels` in the place of the units, from the model on, and its arguments with an entry for each.
 
-
-def _text(node: ast.Call, units: ast.expr, part: str, called: str | None) -> str | None:
-    """The call with `pixels` in the place of the units, from the model on; None if it has other variables.
-
-    A method of `part` makes it. A part that is `called` may be a variable there.
+    None if it has other variables. A method of `part` makes it. A part that is `called` may be a variable there.
     """
+    count = given[units].shape[axis]
+    more: list[tuple[str, tuple[_Shape, str] | None]] = []
+    names = {id(arguments[units]): "pixels"}
+    for name, value in arguments.items():
+        leaf = given.get(name)
+        variables = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)} - {"self"}
+        if name == units or not variables or leaf is None:
+            continue
+        if leaf.is_tensor and leaf.shape[:1] == (count,) and leaf.dtype in _DTYPES and not axis:
+            more.append((name, (leaf.shape[1:], leaf.dtype)))
+        elif leaf.type == "NoneType":
+            more.append((name, None))
+        else:
+            return None
+        names[id(value)] = name
 
-    class Seen(ast.NodeTransformer):
-        def visit(self, one: ast.AST) -> ast.AST:
-            if one is units:
-                return ast.Name("pixels")
-            if part and isinstance(one, ast.Name) and one.id == "self":
-                return ast.parse(f"self.{part}", mode="eval").body
-            return self.generic_visit(one)
+    def seen(one: ast.expr) -> ast.expr:
+        text = re.sub(r"\bself\b", f"self.{part}", ast.unparse(one)) if part else ast.unparse(one)
+        return ast.Name(names[id(one)]) if id(one) in names else ast.parse(text, mode="eval").body
 
-    Seen().visit(node)
-    if called is not None:
-        node.func = ast.parse(f"self.{called}", mode="eval").body
-    text = ast.unparse(node)
+    parts = called.split(".")
+    if any(word.isdigit() for word in (*parts, *part.split("."))):
+        return None
+    func = ast.parse(f"self.{called}", mode="eval").body if called else seen(node.func)
+    keywords = [ast.keyword(one.arg, seen(one.value)) for one in node.keywords]
+    text = ast.unparse(ast.Call(func, [seen(one) for one in node.args], keywords))
     try:
         parse_call(text)
     except ExpressionError:
         return None
-    names = {one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)}
-    return text if names <= {"self", "pixels"} else None
+    known = {"self", "pixels", *(name for name, _ in more)}
+    free = {one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)}
+    return (text, tuple(more)) if free <= known else None
 
 
 def _taken(
-    batch: Batch, number: int | None, results: Sequence[Leaf], count: int
+    batch: Batch, number: int | None, results: Sequence[Leaf], count: int, axis: int
 ) -> tuple[tuple[str, ...] | str | None] | None:
     """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit."""
     tensors = [leaf for leaf in results if leaf.is_tensor]
     if len(tensors) == 1 and tensors[0].at == "":
-        return (None,) if tensors[0].shape[:1] == (count,) else None
+        return (None,) if tensors[0].shape[axis : axis + 1] == (count,) else None
     later = (source.of for call in batch.calls for leaf in call.arguments for source in leaf.sources)
     used = {
         of.removeprefix(f"#{number}") for of in later if of.startswith((f"#{number}[", f"#{number}.", f"#{number}l"))
     }
-    fitting = [leaf.at for leaf in tensors if leaf.at in used and leaf.shape[:1] == (count,)]
+    fitting = [leaf.at for leaf in tensors if leaf.at in used and leaf.shape[axis : axis + 1] == (count,)]
     if len(fitting) != 1:
         return None
     if re.fullmatch(r"\[\d+\]", fitting[0]):
@@ -255,20 +344,95 @@ def _taken(
     return (fitting[0].lstrip("."),)
 
 
-def _entries(subject: Subject, site: _Site | None) -> list[str]:
+def entries_of(subject: Subject, site: Site) -> list[str]:
     """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
-    narrow = narrow_entry(subject, site.entry) if site is not None and site.entered is not None else None
+    narrow = narrow_entry(subject, site.entry) if site.outer else None
     return [narrow, ALL] if narrow else [ALL]
 
 
-def _put_unit(recording: Recording, sites: Sequence[_Site], sheet: Sheet) -> None:
-    """The shape of a unit, with names for sides that the model holds."""
-    unit = sites[0].unit
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def put_unit(
+    recording: Recording, unit: _Shape, key: str, names: tuple[str, str, str], place: SourceLine, sheet: Sheet
+) -> None:
+    """The shape of a unit, with names for its side, or height and width, that the model holds."""
     shape = [str(size) for size in unit]
-    if len(unit) == 3:
-        for axis, name in ((1, "side"),) if unit[1] == unit[2] else ((1, "height"), (2, "width")):
-            what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
-            put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet)
-            shape[axis] = name
-        shape[2] = shape[1] if unit[1] == unit[2] else shape[2]
-    sheet.put("pixels.shape", shape, sites[0].place)
+    square = len(unit) == 3 and unit[1] == unit[2]
+    for axis, name in ((1, names[0]),) if square else ((1, names[1]), (2, names[2])) if len(unit) == 3 else ():
+        what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
+        shape[axis] = name
+    if square:
+        shape[2] = shape[1]
+    elif len(unit) != len(names):
+        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        shape = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
+    sheet.put(key, shape, place)
+
+
+def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:
+    """The units as the call gets them, and what it gets with each."""
+    if site.made:
+        shape = [_size(recording, size, ("rows", "columns")[axis], sheet) for axis, size in enumerate(site.made)]
+        sheet.put("forward.unit", shape, site.place, why="what the model makes of the pixels")
+    if site.axis:
+        sheet.put("forward.axis", site.axis, site.place, why="a batch axis of 1 before the units")
+    for name, form in site.more:
+        at = f"forward.with.{name}"
+        if form is None:
+            sheet.put(at, "absent", site.place, why="None in each batch")
+            continue
+        shape = [_size(recording, size, f"{name}_{axis}", sheet) for axis, size in enumerate(form[0])]
+        sheet.put(f"{at}.shape", shape, site.place, why="an entry for each unit")
+        sheet.put(f"{at}.dtype", form[1])
+
+
+def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
+    """A size by constants of the model: an expression, the number itself, or a name in `let`, one for each size.
+
+    The sheet asks for it where several expressions give it.
+    """
+    what = f"a size of a unit: {value} in the recording"
+    texts = list(dict.fromkeys(_texts(recording, value, sheet)))
+    asked = (question.key for question in sheet.questions if question.what == what)
+    same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
+    known = next(chain(asked, same), None)
+    if known is not None:
+        return known.removeprefix("let.")
+    if texts and "side //" in texts[0]:
+        return texts[0]
+    if value < _SMALL and not (texts and "patch" in texts[0]):
+        return str(value)
+    name = name if not sheet.has(f"let.{name}") else f"{name}_more"
+    if len(texts) == 1:
+        sheet.put(f"let.{name}", texts[0], why=what)
+    else:
+        candidates = (*texts[:5], str(value))
+        sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
+    return name
+
+
+def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:
+    """Patches of a side or of a unit, an attribute, or a product of two."""
+    numbers = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and n > 0}
+    side = numbers.get(sheet.value("let.side").strip('"')) if sheet.has("let.side") else None
+    patches = [(path, n) for path, n in numbers.items() if _PATCH.search(path)]
+    for path, patch in sorted(patches, key=lambda one: (not one[0].startswith("self.config."), one[0].count("."))):
+        if side is not None and side // patch == value:
+            yield f"side // {path}"
+        if side is not None and (side // patch) ** 2 == value:
+            yield f"(side // {path}) ** 2"
+        if 3 * patch**2 == value:
+            yield f"3 * {path} ** 2"
+    for path, pair in recording.numbers.items():
+        if "patch" in path and isinstance(pair, list) and len(pair) == 2 and prod(pair) == value:
+            yield f"{path}[0] * {path}[1]"
+    yield from (path for path, n in numbers.items() if n == value and _PATCH.search(path))
+    held = [path for path, n in numbers.items() if n == value and VISION.search(path) and not _DEPTH.search(path)]
+    yield from sorted(held, key=lambda path: (not _COLUMNS.search(path), path.count("."), path))[:2]
+    config = [(path, n) for path, n in numbers.items() if _CONFIG.fullmatch(path) and not _DEPTH.search(path)]
+    for one, n in config:
+        for other, m in config:
+            if m > 1 and n > 1 and n * m**2 == value:
+                yield f"{one} * {other} ** 2"

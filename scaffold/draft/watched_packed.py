@@ -1,7 +1,7 @@
 """Drafts the layout `packed` from a recording: the part that gets the patches of all items, and their grid.
 
-The recording says which part that is, what its arguments are, which rows its sequences cover and how many rows become a
-token. What of its code can leave the graph is for the slice of the tower.
+The recording says which part that is, its arguments, the rows that its sequences cover and the rows of a token. The
+slice of the tower says which statements can leave the graph.
 """
 
 from __future__ import annotations

@@ -56,6 +56,9 @@ class Recorder:
                 for name in held:
                     with suppress(Exception):  # of a value that layers have, and the whole has not
                         look(f"{path}.{name}", getattr(value, name), depth + 1)
+            elif isinstance(value, dict) and depth and depth < _DEEP:
+                for name in [name for name in value if isinstance(name, str)]:
+                    look(f"{path}['{name}']", value[name], depth + 1)
             elif isinstance(value, int) and not isinstance(value, bool):
                 found[path] = value
             elif isinstance(value, (list, tuple)) and 0 < len(value) <= _DEEP and all(type(n) is int for n in value):

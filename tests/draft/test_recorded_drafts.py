@@ -85,12 +85,44 @@ def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None
 
 
 def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any) -> None:
-    """A batch whose units do not all enter the call rules it out."""
-    recording = record(NEXT)
-    first, *others = recording.batches
-    fewer = replace(first, inputs=(*first.inputs, replace(first.inputs[0], at="pixel_values[9]")))
+    """Batches whose units do not all enter the call rule it out; a single one may hold what the model leaves out."""
+
+    def more(batch: Batch) -> Batch:
+        return replace(batch, inputs=(*batch.inputs, replace(batch.inputs[0], at="pixel_values[9]")))
+
     with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels"):
-        draft_recorded(release_tree("0.33.0"), NEXT, replace(recording, batches=(fewer, *others)))
+        draft_recorded(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), more))
+
+
+def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
+    """One of its batches has a blank crop, which the model leaves out, and an image without crops."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/deepseek_ocr2.yaml").read_text("utf-8"))
+    architecture = "DeepseekOCR2ForCausalLM"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    for section in ("layout", "modalities", "fields", "forward"):
+        assert seen[section] == known[section]
+    assert seen["crops"]["pixels"] == known["crops"]["pixels"]
+    [question] = draft.open
+    assert (question.key, question.candidates[0].value) == ("let.crop", str(known["let"]["image_size"]))
+
+
+def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
+    """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
+    architecture = "Idefics3ForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert seen["modalities"] == known["modalities"]
+    assert seen["forward"]["with"] == {"attention_mask": "absent"}
+    assert seen["forward"]["unit"][0] == "(side // self.config.vision_config.patch_size) ** 2"
+
+
+def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
+    """Molmo 2's units are patches in rows, behind an axis of 1."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/molmo2.yaml").read_text("utf-8"))
+    architecture = "Molmo2ForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
 
 
 # -- packed ------------------------------------------------------------------------------------------------------------
