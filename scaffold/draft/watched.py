@@ -23,7 +23,7 @@ from scaffold.watch import Batch, Field, Frame, Recording
 
 _WIDTH = re.compile(r"\.(hidden_size|d_model)$")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
-MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle)\w*(\[0\])?$")
+MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 #: Axes of one image, or of several.
@@ -219,9 +219,10 @@ def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -
 
 
 def _products(batch: Batch, at: str) -> list[int]:
-    """The value of an input, or its product, for each item."""
+    """The value of an input, or its product, for each item; none of tables of several rows."""
     values = (leaf.value for leaf in batch.inputs if leaf.at == at and isinstance(leaf.value, list))
-    return [prod(one) if isinstance(one, list) else one for value in values for one in value]
+    found = [prod(one) if isinstance(one, list) else one for value in values for one in value]
+    return found if all(isinstance(one, int) for one in found) else []
 
 
 def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:

@@ -33,6 +33,8 @@ from scaffold.draft.watched import (
     put_number,
     put_width,
 )
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import find_class, find_method
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
 _SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
@@ -48,6 +50,8 @@ _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
 _DTYPES = ("bool", "int32", "int64", "float32")
 _Shape = tuple[int, ...]
+#: Where every way begins.
+_ENTRY = "embed_multimodal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Site:
     more: tuple[tuple[str, tuple[_Shape, str] | None], ...]
     result: tuple[str, ...] | str | None
     after: tuple[str, ...]
+    #: The methods of the model on the way to it.
+    methods: tuple[str, ...]
     #: Whether the call gets units of padding, too.
     padded: bool = False
 
@@ -123,7 +129,23 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
     put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)
+    _put_optout(subject, sites, sheet)
     return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
+
+
+def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
+    """The subclasses with a method of their own on the way: another model, which the port leaves alone."""
+    tree, model = subject.tree, subject.model
+    names = {name for site in sites for name in site.methods} - {_ENTRY}
+    apart = [
+        heir
+        for heir in find_subclasses(tree, model.module, model.class_name)
+        for owner in [find_class(tree.parse(heir.path), heir.class_name)]
+        if owner is not None and any(find_method(owner, name) for name in names)
+    ]
+    if apart:
+        shown = f"their own methods on the way: {', '.join(sorted(names))}"
+        sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
 
 
 # -- the call ----------------------------------------------------------------------------------------------------------
@@ -237,10 +259,10 @@ def _pieces(
         beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
         after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
         at, first = line_of(frame), batch.frames[entry]
-        yield (
-            Site(told[0], key, shapes[key][1], at, first, index != entry, axis, made, told[1], taken[0], after),
-            shape[axis],
-        )
+        way = [batch.frames[one] for one in _indices(batch, index)]
+        methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
+        (text, more), unit, outer = told, shapes[key][1], index != entry
+        yield Site(text, key, unit, at, first, outer, axis, made, more, taken[0], after, methods), shape[axis]
         return
 
 

@@ -220,6 +220,30 @@ def test_rows_are_those_of_the_shipped_descriptor(
     )
 
 
+@pytest.mark.parametrize("shipped", ["lfm2_vl", "kimi_k25"])
+def test_rows_of_units_and_of_chunks(shipped: str, record: Record, release_tree: Any) -> None:
+    """An image of LFM2-VL is several tiles of rows; a chunk of Kimi-K2.5 may have frames, and then fewer tokens."""
+    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    architecture = {"lfm2_vl": "Lfm2VlForConditionalGeneration"}.get(shipped, known["model"]["class"])
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert (seen["modalities"], seen["fields"], seen["forward"]) == tuple(
+        known[section] for section in ("modalities", "fields", "forward")
+    )
+    assert seen["item"]["values"] == known["item"]["values"]
+
+
+def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: Any) -> None:
+    """Phi-4 pads items to one length and takes one layer of several. The grids of Ovis 2.5 are tables."""
+    tree = release_tree("0.33.0")
+    phi, ovis = (
+        yaml.safe_load(draft_recorded(tree, name, record(name)).text) for name in ("Phi4ForCausalLMV", "Ovis2_5")
+    )
+    assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
+    assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
+    assert (ovis["item"]["zeros"], ovis["item"]["moved"]) == ({"indicator_tokens": [2]}, ["grids"])
+    assert ovis["forward"]["unread"] == ["cu_window_seqlens"]
+
+
 @pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
 def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
     """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
@@ -267,7 +291,8 @@ def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_
     assert (question.key, [one.value for one in question.candidates]) == ("item.merge", ["1"])
 
 
-LAYER = "vision_tower.encoder.blocks.0"
+ENCODER = "vision_tower.encoder"
+LAYER = f"{ENCODER}.blocks.0"
 
 
 def test_an_argument_that_no_buffer_holds(record: Record, release_tree: Any) -> None:
@@ -321,8 +346,8 @@ def test_layers_that_run_twice(record: Record, release_tree: Any) -> None:
         (lambda b: replace(b, inputs=tuple(replace(one, value=[[3, 3]] * len(b.items)) if one.at == "image_grid_hws"
                                            else one for one in b.inputs)), "the model gets `image_grid_hws` with"),
         (lambda b: replace(b, inputs=b.inputs[:1]), "neither patches with a grid nor images of whole patches"),
-        (lambda b: replace(b, calls=tuple(replace(one, results=one.results * 2) if one.part == "vision_tower.encoder"
-                                          else one for one in b.calls)), "`vision_tower.encoder` gives 2 tensors"),
+        (lambda b: replace(b, calls=tuple(replace(one, results=(*one.results, b.results[0])) if one.part == ENCODER
+                                          else one for one in b.calls)), "2 tensors, of which some are no rows"),
     ],
 )  # fmt: skip
 def test_what_no_item_of_rows_says(
