@@ -126,9 +126,15 @@ def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, arg
 
 
 def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
-    """The only value that a variable gets, or the expression itself."""
+    """The only value that a variable gets, or the expression itself; of a loop over items the entry of a key."""
     if not isinstance(value, ast.Name):
         return value
+    for loop in ast.walk(function):
+        over = loop.iter if isinstance(loop, ast.For) else None
+        if isinstance(loop, ast.For) and isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
+            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+            if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
+                return ast.Subscript(over.func.value, names[0])
     made = [
         one.value
         for one in ast.walk(function)
