@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import CONFIGS, RESULTS, code_of, first_candidate, load
+from reach import CONFIGS, RESULTS, code_of, first_candidate, load, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -105,9 +105,9 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
     return made
 
 
-def answered(tree: SourceTree, name: str, recording: Recording) -> Draft:
-    """The draft from a recording with the first candidate of each question."""
-    answers: dict[str, str] = {}
+def answered(tree: SourceTree, name: str, recording: Recording, given: Mapping[str, str] | None = None) -> Draft:
+    """The draft from a recording with the first candidate of each question that has no answer."""
+    answers = dict(given or {})
     while True:
         draft = draft_recorded(tree, name, recording, answers)
         more = {question.key: answer for question in draft.open if (answer := first_candidate(question))}
@@ -149,7 +149,7 @@ def main() -> None:
             if row is not None:
                 rows[name] = row
                 ordered = [rows[key] for key in sorted(rows)]
-                results.write_text(json.dumps({"release": options.release, "rows": ordered}, indent=1) + "\n", "utf-8")
+                write(results, options.release, ordered)
                 print(name, row["verdict"], row["numeric"], *row["differs"], row["reason"], flush=True)
     print(dict(Counter(row["verdict"] for row in rows.values())))
 

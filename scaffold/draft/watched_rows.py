@@ -120,7 +120,8 @@ def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> 
     put_width(recording, batches[0], sheet)
     if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
         put_gate(subject, (pixels.key,), sheet)
-    return (modality,), omitted(subject, recording, (modality,), "graphs of rows hold images")
+    # A chunk is an image where a test of the port brings one.
+    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------

@@ -230,6 +230,7 @@ def test_rows_of_units_and_of_chunks(shipped: str, record: Record, release_tree:
         known[section] for section in ("modalities", "fields", "forward")
     )
     assert seen["item"]["values"] == known["item"]["values"]
+    assert seen["integration"]["test"]["image_prompt"]
 
 
 def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: Any) -> None:
