@@ -3,7 +3,8 @@
     python benchmarks/draft_mutants.py                    # one change of every draft that the survey found proven
     python benchmarks/draft_mutants.py --each 5 --seed 1  # other ones, and more of them
     python benchmarks/draft_mutants.py --only NAME        # all changes of one architecture (repeatable)
-    python benchmarks/draft_mutants.py --recordings DIR   # changes of drafts from recordings (see watch_drafts.py)
+
+With `--recordings FOLDER` it changes drafts from recordings instead, of those that `watch_drafts.py` found proven.
 
 `tests/numeric/test_draft_mutants.py` takes all changes of five models. This takes a random sample of the changes of
 every architecture that `benchmarks/reach.py` found proven, and goes on where it was interrupted. Results go to

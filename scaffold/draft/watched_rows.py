@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -75,7 +74,7 @@ class _Pixels:
     side: int
     columns: int
     mask: str = ""
-    zeros: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    zeros: tuple[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]], ...] = ()
     nested: bool = False
     moved: bool = False
 
@@ -309,7 +308,7 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     fields = {field.key: field for field in batches[0].fields}
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
     mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
-    zeros = dict(_zeros(batches, {key, mask, *grids})) if grid else {}
+    zeros = dict(_zeros(batches, encoder.rows, {key, mask, *grids})) if grid else {}
     known = {key, grid, mask, *counts, *zeros}
     others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
     if others:
@@ -343,21 +342,27 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     raise beyond(subject.tree, encoder.place, what)
 
 
-def _zeros(batches: Sequence[Batch], known: set[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The other inputs with integers for each item, and how many most items have: tiny images may have others."""
+def _zeros(
+    batches: Sequence[Batch], rows: _Rows, known: set[str]
+) -> Iterator[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """The other inputs with integers for each item: their shape, and that of an image of one token if it has more."""
     for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
-        shapes: Counter[tuple[int, ...]] = Counter()
-        for batch in batches:
+        shapes: dict[tuple[int, ...], set[int]] = {}
+        for batch, counts in zip(batches, rows, strict=True):
             leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
             apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
             if name in known or not (whole or apart) or not all(leaf.dtype.startswith("int") for leaf in leaves):
                 break
-            shapes.update([leaves[0].shape[1:]] * len(batch.items) if whole else [leaf.shape for leaf in leaves])
+            made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
+            for shape, count in zip(made, counts, strict=False):
+                shapes.setdefault(shape, set()).add(count)
         else:
-            [(shape, items)] = shapes.most_common(1)
-            if shape and items * 2 > shapes.total():
-                yield name, shape
+            most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape]))
+            if most and not other:
+                yield name, (most, ())
+            elif len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+                yield name, (most, other[0])
 
 
 def _is_mask(leaf: Leaf, pixels: Leaf) -> bool:
@@ -389,11 +394,15 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
         sheet.put(f"item.values.{pixels.grid}", entries, why=why)
     if pixels.moved:
         sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
-    for name, size in pixels.zeros:
-        sheet.put(f"item.zeros.{name}", list(map(str, size)), why="so many integers in each item")
     if pixels.mask:
         sheet.put("item.mask", pixels.mask, why="an entry for each row, where all items are padded to one length")
     _put_merge(recording, batches, encoder, pixels, sheet)
+    for name, (most, single) in pixels.zeros:
+        size = list(map(str, most))
+        if single and sheet.has("item.merge"):
+            merge = sheet.value("item.merge").strip('"')
+            size = [f"{most[0]} + {single[0] - most[0]} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
+        sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
 
 
 def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
