@@ -4,6 +4,8 @@
     python benchmarks/draft_mutants.py --each 5 --seed 1  # other ones, and more of them
     python benchmarks/draft_mutants.py --only NAME        # all changes of one architecture (repeatable)
 
+With `--recordings FOLDER` it changes drafts from recordings instead, of those that `watch_drafts.py` found proven.
+
 `tests/numeric/test_draft_mutants.py` takes all changes of five models. This takes a random sample of the changes of
 every architecture that `benchmarks/reach.py` found proven, and goes on where it was interrupted. Results go to
 benchmarks/results/draft_mutants_RELEASE.json.
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reach import CONFIGS, NEWEST, RESULTS, code_of, first_candidate, load, write
+from watch_drafts import answered, recorded
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -37,6 +40,7 @@ from scaffold.workflow import numeric_requests, prepare_port
 if TYPE_CHECKING:
     from scaffold.draft import Draft
     from scaffold.protocol import SourceTree
+    from scaffold.watch import Recording
 
 #: A line of a draft, and its likely mistake.
 SLIPS = (
@@ -55,12 +59,18 @@ SLIPS = (
 HARMLESS = "budget.min"
 
 
-def mutants(tree: SourceTree, name: str) -> Iterator[tuple[str, str]]:
-    """Each change, and the text of the changed descriptor."""
-    draft = interview(tree, name, {}, first_candidate)
+def mutants(tree: SourceTree, name: str, recording: Recording | None = None) -> Iterator[tuple[str, str]]:
+    """Each change, and the text of the changed descriptor. With a recording the draft is from that."""
+
+    def drafted(answers: dict[str, str]) -> Draft:
+        if recording is not None:
+            return answered(tree, name, recording, answers)
+        return interview(tree, name, answers, first_candidate)
+
+    draft = drafted({})
     for question in draft.questions:
         for other in question.candidates[1:] if question.key != HARMLESS else ():
-            changed = interview(tree, name, {question.key: other.value}, first_candidate)
+            changed = drafted({question.key: other.value})
             yield f"{question.key}: {other.value}", plain(changed)
     text = plain(draft)
     for pattern, replacement in SLIPS:
@@ -106,13 +116,19 @@ def outcome(
     return "without effect" if refused and change.startswith("  image_embeds: ") else "accepted"
 
 
-def path_of(release: str) -> Path:
-    return RESULTS / f"draft_mutants_{release}.json"
+def rated_drafts(release: str) -> dict[str, dict[str, Any]]:
+    """The rows of the drafts from recordings, by architecture."""
+    rows = json.loads((RESULTS / f"watch_drafts_{release}.json").read_text("utf-8"))["rows"]
+    return {row["architecture"]: row for row in rows}
 
 
-def save(release: str, rows: list[dict[str, Any]]) -> None:
+def path_of(release: str, *, recorded: bool = False) -> Path:
+    return RESULTS / f"draft_mutants_{'recorded_' if recorded else ''}{release}.json"
+
+
+def save(path: Path, release: str, rows: list[dict[str, Any]]) -> None:
     """Write all rows, by architecture and change."""
-    write(path_of(release), release, sorted(rows, key=lambda row: (row["architecture"], row["change"])))
+    write(path, release, sorted(rows, key=lambda row: (row["architecture"], row["change"])))
 
 
 def main() -> int:
@@ -121,18 +137,21 @@ def main() -> int:
     options.add_argument("--only", action="append", metavar="ARCHITECTURE", help="all changes of this one (repeatable)")
     options.add_argument("--each", type=int, default=1, help="changes of each architecture")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--recordings", type=Path)
     chosen = options.parse_args()
     os.nice(10)
     from scaffold.protocol import resolve_target
 
     tree = resolve_target(chosen.release).tree
-    passed = {name: row for name, row in load(chosen.release).items() if row["numeric"] == "pass"}
+    rated = rated_drafts(chosen.release) if chosen.recordings else load(chosen.release)
+    passed = {name: row for name, row in rated.items() if row["numeric"] == "pass"}
     survey = {name: passed[name] for name in chosen.only or passed}
-    path = path_of(chosen.release)
+    path = path_of(chosen.release, recorded=chosen.recordings is not None)
     rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     with keep_warm(), tempfile.TemporaryDirectory() as folder:
         for number, (name, row) in enumerate(survey.items(), 1):
-            changes = sorted(set(mutants(tree, name)))
+            recording = recorded(tree, name, chosen.recordings) if chosen.recordings else None
+            changes = sorted(set(mutants(tree, name, recording)))
             if not chosen.only:
                 # A generator for each name: another architecture in a later survey leaves this one's sample alone.
                 changes = random.Random(f"{chosen.seed} {name}").sample(changes, min(chosen.each, len(changes)))
@@ -140,12 +159,12 @@ def main() -> int:
                 known = next((r for r in rows if (r["architecture"], r["change"]) == (name, change)), None)
                 if known and known["code"] == row["code"]:
                     continue
-                recipe = None if row["config"] == "recipe" else AUTOMATIC
+                recipe = None if load(chosen.release)[name]["config"] == "recipe" else AUTOMATIC
                 config = CONFIGS / f"{name}.json"
                 end = outcome(tree, change, text, Path(folder), recipe=recipe, config=config, right=row["code"])
                 rows = [other for other in rows if other is not known]
                 rows.append({"architecture": name, "change": change, "outcome": end, "code": row["code"]})
-                save(chosen.release, rows)
+                save(path, chosen.release, rows)
                 print(f"{number}/{len(survey)} {name}: {end}: {change!r}", file=sys.stderr, flush=True)
     return int(any(row["outcome"] == "accepted" for row in rows))
 

@@ -33,13 +33,14 @@ import measured_stream
 import measured_summary
 import measured_tuning
 import measured_walkthrough
+import measured_watch
 from measured import ROOT, Page, PageError
 
 #: In the order of the index.
 KINDS = (
     measured_ports, measured_graphs, measured_cut, measured_manager, measured_memory, measured_stream,
     measured_tuning, measured_fp8, measured_attention, measured_engine, measured_bench, measured_harm,
-    measured_fuzz, measured_walkthrough,
+    measured_fuzz, measured_walkthrough, measured_watch,
 )  # fmt: skip
 
 

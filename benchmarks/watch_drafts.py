@@ -2,10 +2,12 @@
 
     python benchmarks/watch_drafts.py [--release 0.33.0] [--layout cut] [--only ARCHITECTURE]
     python benchmarks/watch_drafts.py --recordings FOLDER    # keep recordings there, and take those that are there
+    python benchmarks/watch_drafts.py --recordings FOLDER --verify    # and prove what has no verdict yet
 
 Both drafts get the first candidate of each question. With `--layout`, only architectures that `init` drafts so.
-Two drafts are the same if they say the same of the model, in all sections but `integration`. Results go to
-benchmarks/results/watch_drafts_RELEASE.json after each row.
+Two drafts are the same if they say the same of the model, in all sections but `integration`. `numeric` is the verdict
+on the port of the recorded draft. An earlier one on the same code holds, also that of `benchmarks/reach.py`. Results
+go to benchmarks/results/watch_drafts_RELEASE.json after each row.
 """
 
 from __future__ import annotations
@@ -14,22 +16,26 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import RESULTS, first_candidate
+from reach import CONFIGS, RESULTS, code_of, first_candidate, load, write
 
+from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
 from scaffold.protocol import SourceTree, resolve_target
-from scaffold.verify.numeric import keep_warm, record_run
+from scaffold.verify.numeric import check_numerics_all, keep_warm, record_run
+from scaffold.verify.numeric.recipes import AUTOMATIC
 from scaffold.watch import Recording
-from scaffold.workflow import recording_request
+from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
 
-def compare(tree: SourceTree, name: str, layout: str | None, folder: Path | None) -> dict[str, Any] | None:
+def compare(
+    tree: SourceTree, name: str, layout: str | None, folder: Path | None, *, prove: bool, before: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """The row of one architecture; None where `init` drafts another layout."""
     old, refused = attempt(lambda: interview(tree, name, {}, first_candidate))
     drafted = said(old)["layout"] if old is not None else None
@@ -43,7 +49,10 @@ def compare(tree: SourceTree, name: str, layout: str | None, folder: Path | None
         "architecture": name, "layout": drafted, "seconds": seconds,
         "questions": [len(draft.questions) if draft else None for draft in (old, new)],
         "verdict": "neither", "differs": {}, "reason": "; ".join(filter(None, (refused, unseen))),
+        "recorded": said(new)["layout"] if new is not None else None, "code": "", "numeric": "none", "checks": 0,
     }  # fmt: skip
+    if new is not None:
+        row |= judged(tree, name, new, before, prove=prove)
     if old is not None and new is not None:
         one, other = flat(said(old)), flat(said(new))
         keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
@@ -52,6 +61,28 @@ def compare(tree: SourceTree, name: str, layout: str | None, folder: Path | None
     elif old is not None or new is not None:
         row["verdict"] = "sources alone" if new is None else "recording alone"
     return row
+
+
+def judged(tree: SourceTree, name: str, draft: Draft, before: Mapping[str, Any], *, prove: bool) -> dict[str, Any]:
+    """The numerical verdict on a draft's port, with its code; `none` where there is none."""
+    surveyed = load(tree.release or "").get(name, {})
+    try:
+        port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
+        code = code_of(prepare_port(port, tree, replace=True).changed)
+        if code == before.get("code") and before["numeric"] != "none":
+            return {key: before[key] for key in ("code", "numeric", "checks")}
+        if code == surveyed.get("verified") and surveyed["numeric"] != "none":
+            return {"code": code, "numeric": surveyed["numeric"], "checks": surveyed["checks"]}
+        if not prove:
+            return {"code": code}
+        config = CONFIGS / f"{name}.json"
+        recipe = None if surveyed.get("config") == "recipe" else AUTOMATIC
+        given = str(config) if config.exists() else None
+        (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=given))
+    except DiagnosticError as error:
+        return {"numeric": "refused", "reason": error.diagnostics[0].message}
+    verdict = "pass" if report.passed else "fail" if report.checks else "none"
+    return {"code": code, "numeric": verdict, "checks": len(report.checks)}
 
 
 def attempt(step: Callable[[], Any]) -> tuple[Any, str]:
@@ -67,15 +98,16 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
     path = folder / f"{name}.json" if folder else None
     if path is not None and path.exists():
         return Recording.from_json(json.loads(path.read_text("utf-8")))
-    made = record_run(recording_request(tree, name))
+    config = CONFIGS / f"{name}.json"
+    made = record_run(recording_request(tree, name, config=str(config) if config.exists() else None))
     if path is not None:
         path.write_text(json.dumps(made.to_json()), "utf-8")
     return made
 
 
-def answered(tree: SourceTree, name: str, recording: Recording) -> Draft:
-    """The draft from a recording with the first candidate of each question."""
-    answers: dict[str, str] = {}
+def answered(tree: SourceTree, name: str, recording: Recording, given: Mapping[str, str] | None = None) -> Draft:
+    """The draft from a recording with the first candidate of each question that has no answer."""
+    answers = dict(given or {})
     while True:
         draft = draft_recorded(tree, name, recording, answers)
         more = {question.key: answer for question in draft.open if (answer := first_candidate(question))}
@@ -105,18 +137,20 @@ def main() -> None:
     parser.add_argument("--layout")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--recordings", type=Path)
+    parser.add_argument("--verify", action="store_true")
     options = parser.parse_args()
     tree = resolve_target(options.release).tree
     results = RESULTS / f"watch_drafts_{options.release}.json"
     rows = {row["architecture"]: row for row in json.loads(results.read_text())["rows"]} if results.exists() else {}
     with keep_warm():
         for name in options.only or architectures(tree):
-            row = compare(tree, name, options.layout, options.recordings)
+            before = rows.get(name, {})
+            row = compare(tree, name, options.layout, options.recordings, prove=options.verify, before=before)
             if row is not None:
                 rows[name] = row
                 ordered = [rows[key] for key in sorted(rows)]
-                results.write_text(json.dumps({"release": options.release, "rows": ordered}, indent=1) + "\n", "utf-8")
-                print(name, row["verdict"], f"{row['seconds']} s", *row["differs"], row["reason"], flush=True)
+                write(results, options.release, ordered)
+                print(name, row["verdict"], row["numeric"], *row["differs"], row["reason"], flush=True)
     print(dict(Counter(row["verdict"] for row in rows.values())))
 
 

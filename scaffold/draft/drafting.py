@@ -11,22 +11,25 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
-from scaffold.draft.gates import put_gate
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import locate, registered_name
 from scaffold.draft.modules import Part, assigned, joined_features, model_path
 from scaffold.draft.objects import Objects
-from scaffold.draft.packed import draft_packed, gate_of
+from scaffold.draft.packed import draft_packed
 from scaffold.draft.reentry import language_width
 from scaffold.draft.rows import NoRows, TooEarly, draft_rows
 from scaffold.draft.rows import too_early as without_rows
 from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.split import gate_of
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
 from scaffold.draft.values import Op, SourceLine
-from scaffold.draft.watched import draft_watched
+from scaffold.draft.watched import seen
+from scaffold.draft.watched_crops import draft_watched_crops
+from scaffold.draft.watched_cut import draft_watched_cut
+from scaffold.draft.watched_packed import draft_watched_packed
 from scaffold.draft.watched_rows import draft_watched_rows
 from scaffold.protocol import read_protocol
 from scaffold.protocol.dialect import Postprocess
@@ -101,31 +104,36 @@ def draft_descriptor(
 def draft_recorded(
     tree: SourceTree, reference: str, recording: Recording, answers: Mapping[str, str] | None = None
 ) -> Draft:
-    """Draft a descriptor from what a model did: a cut, else rows. Raises what `draft_descriptor` raises."""
+    """Draft a descriptor from what a model did, in the first layout that fits. Raises as `draft_descriptor` does."""
     program = Program(tree)
     subject = Subject(tree, program, locate(tree, program, reference))
-    sheet = Sheet(dict(answers or {}))
-    try:
-        modalities, notes = draft_watched(subject, recording, sheet)
-        put_gate(subject, [sheet.value(f"modalities.{name}.pixels") for name in modalities], sheet)
-        sheet.put("layout", "cut", why="units of one shape enter one call")
-    except DiagnosticError:
+    refused: list[Diagnostic] = []
+    for layout, why, draft in _WATCHED:
         sheet = Sheet(dict(answers or {}))
-        found = draft_watched_rows(subject, recording, sheet)
-        if found is None:
-            raise
-        modalities, notes = found
-        sheet.put("layout", "rows", why="one call gets the patches of all images, and where those of each end")
-    if sheet.obstacles:
-        raise DiagnosticError(sheet.obstacles)
-    return _finished(subject, _Filled(sheet, modalities, tuple(notes)), "a recording")
+        _put_model(subject, sheet)
+        found = draft(subject, recording, sheet)
+        refused += sheet.obstacles
+        if found is not None and not sheet.obstacles:
+            sheet.put("layout", layout, why=why)
+            return _finished(subject, _Filled(sheet, *found), "a recording")
+    raise DiagnosticError(refused or beyond(tree, subject.model.place, seen(recording)).diagnostics)
+
+
+#: Layouts that a recording is drafted as, the one to prefer first. Each says None, perhaps with obstacles, of a model
+#: that is not of its kind.
+_WATCHED = (
+    ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_watched_packed),
+    ("cut", "units of one shape enter one call", draft_watched_cut),
+    ("crops", "one call gets whole images and crops of them", draft_watched_crops),
+    ("rows", "one call gets the patches of all images, and where those of each end", draft_watched_rows),
+)
 
 
 def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> Draft:
     """The draft of a sheet that has its layout; `basis` is what it was drafted from."""
     tree, model = subject.tree, subject.model
     sheet, notes = filled.sheet, filled.notes
-    _model(sheet, subject)
+    _put_model(subject, sheet)
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
@@ -149,7 +157,7 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     )
 
 
-def _model(sheet: Sheet, subject: Subject) -> None:
+def _put_model(subject: Subject, sheet: Sheet) -> None:
     model = subject.model
     sheet.put("schema", 1)
     sheet.put("model.module", model.module, model.found)
@@ -161,7 +169,7 @@ def _model(sheet: Sheet, subject: Subject) -> None:
 def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
     """The facts on a model that no layout fits. Its layout is open: no command takes the text for a descriptor."""
     sheet = Sheet({})
-    _model(sheet, subject)
+    _put_model(subject, sheet)
     reasons = []
     for found in against:
         reason = found.message.removeprefix("the model is beyond the layouts: ")
@@ -408,7 +416,7 @@ def _of_items(subject: Subject, answers: Mapping[str, str]) -> tuple[_Filled, st
     counted = inputs.fields[first.more] if first.more else first.field
     sheet.put("sizes.columns", first.columns, counted.place, why=f"a row of `{first.sizes}`")
     _output(sheet, subject, tower, first)
-    gate = gate_of(subject.program, subject.model.owner, inputs.trace)
+    gate = gate_of(subject.program, subject.model.owner, inputs.trace.visited)
     if gate is not None:
         sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
     against = against_tiles(inputs) if first.layout == "tiles" else ""

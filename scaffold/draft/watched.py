@@ -1,95 +1,43 @@
-"""Drafts the layout `cut` from a recording: the largest call that gets all pixels as units, and constants of the model.
+"""The common parts of drafts from a recording: entries, fields of inputs, attributes for numbers, widths.
 
-Everything that a run shows comes from the recording. The source says which method the entry is, what integration
-needs, and whether the generator finds the way. Models whose units are no pixels, and packed rows, are not drafted.
+Numbers come from the recording. The source says which method an entry is and whether the generator finds the way.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from math import prod
 
-from scaffold.descriptor.expressions import ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import Beyond, beyond, left_out
-from scaffold.draft.reentry import ALL, handed_on, problems_of_way, unconditional
+from scaffold.draft.inputs import beyond, left_out
+from scaffold.draft.reentry import handed_on, unconditional
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
-from scaffold.watch import Batch, Field, Frame, Leaf, Recording
+from scaffold.tower.source import Module
+from scaffold.watch import Batch, Field, Frame, Recording
 
-_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[0\])?$")
-_WIDTH = re.compile(r"\.hidden_size$")
+_WIDTH = re.compile(r"\.(hidden_size|d_model)$")
+_COLUMNS = re.compile(r"\.(input_size|in_features)$")
+MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
+#: Axes of one image, or of several.
+_IMAGES = 4
+#: The most rows of an item beside the product of its sizes.
+_EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
-_EMBEDS = re.compile(r"_embeds$")
+EMBEDS = re.compile(r"_embeds$")
+
+#: The modalities of a draft, and notes on those that it leaves out.
+Drafted = tuple[tuple[str, ...], tuple[Diagnostic, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """A call that may be captured. `text` is the call as a descriptor writes it, `unit` the shape of one unit.
-
-    `result` are the parts or the attribute that the model uses of the result, None where it is one tensor.
-    """
-
-    text: str
-    pixels: str
-    unit: tuple[int, ...]
-    place: SourceLine
-    entry: Frame
-    entered: Frame | None
-    result: tuple[str, ...] | str | None
-
-
-def draft_watched(subject: Subject, recording: Recording, sheet: Sheet) -> tuple[tuple[str, ...], list[Diagnostic]]:
-    """Fill in the sections of a cut but `model`, `layout` and `integration`; the modalities and notes on others.
-
-    Raises VCG483 with what was seen instead.
-    """
-    found = {name: list(_sites(subject, recording, name)) for name in MODALITIES if recording.of(name)}
-    texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
-    kept: dict[str, tuple[_Site, str]] = {}
-    refused: list[Diagnostic] = []
-    for text in sorted(texts, key=lambda text: -sum(any(s.text == text for s in sites) for sites in found.values())):
-        tried: dict[str, tuple[_Site, str]] = {}
-        for name, sites in found.items():
-            site = next((one for one in sites if one.text == text), None)
-            for entry in _entries(subject, site) if site is not None else ():
-                others = [other for _, other in tried.values()]
-                problems = problems_of_way(subject, [*others, entry], parse_call(text))
-                refused += problems
-                if site is not None and not problems:
-                    tried[name] = site, entry
-                    break
-        if len(tried) > len(kept):
-            kept = tried
-    if not kept:
-        raise Beyond(refused or beyond(subject.tree, subject.model.place, _seen(recording)).diagnostics)
-    sites = [site for site, _ in kept.values()]
-    for name, (site, entry) in kept.items():
-        sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
-        sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
-        put_fields(subject, recording.of(name), sheet)
-    _put_unit(recording, sites, sheet)
-    batches = recording.of(next(iter(kept)))
-    seen = f"{', '.join(str(_units(batch, sites[0].pixels)[0]) for batch in batches)} units in {len(batches)} batches"
-    sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=seen)
-    if sites[0].result is not None:
-        sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
-    put_width(recording, batches[0], sheet)
-    missing = {name: reason for name, reason in recording.missing.items() if name in MODALITIES}
-    reason = "no call gets all of its pixels as units"
-    left: list[tuple[str, str]] = [*((name, reason) for name in found if name not in kept), *missing.items()]
-    return tuple(kept), [left_out(subject.tree, subject.model.place, name, why) for name, why in left]
-
-
-def _seen(recording: Recording) -> str:
+def seen(recording: Recording) -> str:
     """The reason of a refusal: how often the first encoder with equal layers is called, and where."""
     batch = next(iter(recording.batches), None)
     if batch is None:
@@ -105,188 +53,35 @@ def _seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-# -- the call ----------------------------------------------------------------------------------------------------------
-
-
-def _sites(subject: Subject, recording: Recording, modality: str) -> Iterator[_Site]:
-    """The calls on the way to layers that get all units in every batch, the outermost first."""
-    batches = recording.of(modality)
-    ways = [list(_of_batch(subject, recording, batch)) for batch in batches]
-    for site in ways[0]:
-        alike = [[one for one in way if (one.text, one.unit, one.pixels) == (site.text, site.unit, site.pixels)]
-                 for way in ways]  # fmt: skip
-        if all(len(found) == 1 for found in alike):
-            yield site
-
-
-def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[_Site]:
-    shapes = {key: _units(batch, key) for key in pixel_keys(batch)}
-    looked: set[int] = set()
-    for repeated in recording.repeated:
-        for layer in [call for call in batch.calls if call.part == f"{repeated.name}.0"]:
-            way = _indices(batch, layer.frame)
-            for depth, index in enumerate(way):
-                if index not in looked:
-                    looked.add(index)
-                    entered = way[depth + 1] if depth + 1 < len(way) else None
-                    site = _site(subject, batch, shapes, way[0], index, entered)
-                    if site is not None:
-                        yield site
-
-
-def pixel_keys(batch: Batch) -> set[str]:
-    """The inputs of floating point, but precomputed embeddings."""
-    found = {leaf.at.partition("[")[0] for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))}
-    return {key for key in found if not _EMBEDS.search(key)}
-
-
-def _indices(batch: Batch, index: int | None) -> list[int]:
-    found: list[int] = []
-    while index is not None:
-        found.insert(0, index)
-        index = batch.frames[index].caller
-    return found
-
-
-def _units(batch: Batch, key: str) -> tuple[int, tuple[int, ...]]:
-    """The number of units in an input and the shape of one; that of images, unless the input has fewer axes."""
-    tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
-    axes = min(3, min(len(shape) for shape in tensors) - 1)
-    units = {shape[len(shape) - axes :] for shape in tensors}
-    return sum(prod(shape[: len(shape) - axes]) for shape in tensors), units.pop() if len(units) == 1 else ()
-
-
-def _site(
-    subject: Subject,
-    batch: Batch,
-    shapes: Mapping[str, tuple[int, tuple[int, ...]]],
-    entry: int,
-    index: int,
-    entered: int | None,
-) -> _Site | None:
-    """The call of a frame, if it gets all units of an input, constants otherwise, and gives a row for each unit."""
-    frame = batch.frames[index]
-    node = _call(frame)
-    if node is None or frame.part is None:
-        return None
-    number = next((n for n, call in enumerate(batch.calls) if call.frame == index), None)
-    if number is not None:
-        given = {leaf.at: leaf for leaf in batch.calls[number].arguments}
-        names, results = list(given), batch.calls[number].results
-    elif entered is not None:
-        given = {leaf.at: leaf for leaf in batch.frames[entered].values}
-        names, results = _parameters(subject, batch.frames[entered], node), frame.results
-    else:
-        return None
-    arguments = dict(zip(names, node.args, strict=False)) | {one.arg: one.value for one in node.keywords if one.arg}
-    for name in arguments:
-        leaf = given.get(name)
-        key = _whole(leaf, shapes) if leaf is not None else None
-        if leaf is None or key is None:
-            continue
-        part = batch.calls[number].part if number is not None else None
-        text = _text(node, arguments[name], frame.part, part)
-        taken = _taken(batch, number, results, leaf.shape[0])
-        if text is None or taken is None:
-            return None
-        entry_frame = batch.frames[entry]
-        return _Site(
-            text,
-            key,
-            leaf.shape[1:],
-            line_of(frame),
-            entry_frame,
-            batch.frames[index] if index != entry else None,
-            taken[0],
-        )
-    return None
-
-
-def _call(frame: Frame) -> ast.Call | None:
-    try:
-        node = ast.parse(frame.text.strip(), mode="eval").body
-    except SyntaxError:
-        return None
-    return node if isinstance(node, ast.Call) else None
-
-
-def _parameters(subject: Subject, callee: Frame, node: ast.Call) -> list[str]:
-    """The parameters of a function that positional arguments go to."""
-    module = subject.program.module(callee.place.file)
-    for function in ast.walk(module.tree) if module is not None else ():
-        if isinstance(function, FunctionNode):
-            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-            if first == callee.first_line:
-                names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
-                return names[int(names[:1] in (["self"], ["cls"])) :]
-    return []
-
-
-def _whole(leaf: Leaf, shapes: Mapping[str, tuple[int, tuple[int, ...]]]) -> str | None:
-    """The input of which a tensor holds all units, one along the first axis."""
-    for key, (count, unit) in shapes.items():
-        origin = any(source.of.partition("[")[0] == key for source in leaf.sources)
-        if len(unit) > 1 and origin and leaf.shape == (count, *unit):
-            return key
-    return None
-
-
-def _text(node: ast.Call, units: ast.expr, part: str, called: str | None) -> str | None:
-    """The call with `pixels` in the place of the units, from the model on; None if it has other variables.
-
-    A method of `part` makes it. A part that is `called` may be a variable there.
-    """
-
-    class Seen(ast.NodeTransformer):
-        def visit(self, one: ast.AST) -> ast.AST:
-            if one is units:
-                return ast.Name("pixels")
-            if part and isinstance(one, ast.Name) and one.id == "self":
-                return ast.parse(f"self.{part}", mode="eval").body
-            return self.generic_visit(one)
-
-    Seen().visit(node)
-    if called is not None:
-        node.func = ast.parse(f"self.{called}", mode="eval").body
-    text = ast.unparse(node)
-    try:
-        parse_call(text)
-    except ExpressionError:
-        return None
-    names = {one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)}
-    return text if names <= {"self", "pixels"} else None
-
-
-def _taken(
-    batch: Batch, number: int | None, results: Sequence[Leaf], count: int
-) -> tuple[tuple[str, ...] | str | None] | None:
-    """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit."""
-    tensors = [leaf for leaf in results if leaf.is_tensor]
-    if len(tensors) == 1 and tensors[0].at == "":
-        return (None,) if tensors[0].shape[:1] == (count,) else None
-    later = (source.of for call in batch.calls for leaf in call.arguments for source in leaf.sources)
-    used = {
-        of.removeprefix(f"#{number}") for of in later if of.startswith((f"#{number}[", f"#{number}.", f"#{number}l"))
-    }
-    fitting = [leaf.at for leaf in tensors if leaf.at in used and leaf.shape[:1] == (count,)]
-    if len(fitting) != 1:
-        return None
-    if re.fullmatch(r"\[\d+\]", fitting[0]):
-        return (tuple("features" if leaf.at == fitting[0] else "_" for leaf in results),)
-    return (fitting[0].lstrip("."),)
+def omitted(subject: Subject, recording: Recording, kept: Collection[str], reason: str) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out, for a reason or because nothing of them was recorded."""
+    seen = {batch.modality: reason for batch in recording.batches if batch.modality not in kept}
+    left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
+    return tuple(left_out(subject.tree, subject.model.place, name, why) for name, why in left.items())
 
 
 def line_of(frame: Frame) -> SourceLine:
     return SourceLine(frame.place.file, frame.place.line)
 
 
+def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] | None:
+    """The function that a frame waits in."""
+    module = subject.program.module(frame.place.file)
+    for function in ast.walk(module.tree) if module is not None else ():
+        if module is not None and isinstance(function, FunctionNode):
+            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+            if first == frame.first_line:
+                return module, function
+    return None
+
+
+def pixel_keys(batch: Batch) -> set[str]:
+    """The inputs of floating point, but precomputed embeddings, which have few axes."""
+    given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
+    return {key for key, leaf in given if not EMBEDS.search(key) or len(leaf.shape) >= _IMAGES}
+
+
 # -- the entry ---------------------------------------------------------------------------------------------------------
-
-
-def _entries(subject: Subject, site: _Site | None) -> list[str]:
-    """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
-    narrow = narrow_entry(subject, site.entry) if site is not None and site.entered is not None else None
-    return [narrow, ALL] if narrow else [ALL]
 
 
 def narrow_entry(subject: Subject, frame: Frame) -> str | None:
@@ -331,9 +126,15 @@ def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, arg
 
 
 def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
-    """The only value that a variable gets, or the expression itself."""
+    """The only value that a variable gets, or the expression itself; of a loop over items the entry of a key."""
     if not isinstance(value, ast.Name):
         return value
+    for loop in ast.walk(function):
+        over = loop.iter if isinstance(loop, ast.For) else None
+        if isinstance(loop, ast.For) and isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
+            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+            if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
+                return ast.Subscript(over.func.value, names[0])
     made = [
         one.value
         for one in ast.walk(function)
@@ -376,9 +177,11 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
         elif field.kind == "flat":
-            sizes = sizes_of_items(batches, field, divided=grids and bool(_EMBEDS.search(field.key)))
-            if sizes is not None:
-                sheet.put(f"{at}.sizes", sizes, why="its product is the length of each item")
+            sized = sized_by(batches, field, divided=grids and bool(EMBEDS.search(field.key)))
+            if sized:
+                sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
+                if sized[0][1]:
+                    sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
             elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
@@ -386,41 +189,46 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
 
 def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:
     """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
-    lengths = [next((one.lengths for one in batch.fields if one.key == field.key), ()) for batch in batches]
-    fitting = [
-        leaf.at
-        for leaf in batches[0].inputs
-        if leaf.at != field.key and _multiple([_products(batch, leaf.at) for batch in batches], lengths, divided)
-    ]
-    return min(fitting, default=None)
+    return next((at for at, kind, _ in sized_by(batches, field, divided=divided) if not kind), None)
+
+
+def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> list[tuple[str, str, int]]:
+    """Inputs that say the length of each item: as they are, so many `extra` rows, or none below the `least` product."""
+    found = []
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != field.key):
+        groups: list[tuple[int, int, int]] = []  # rows, product, and the number of items that these are of
+        for batch in batches:
+            products = _products(batch, at)
+            declared = next((one.lengths for one in batch.fields if one.key == field.key), ())
+            if declared and len(declared) == len(products):
+                groups += [(rows, product, 1) for rows, product in zip(declared, products, strict=True)]
+            elif not declared and products:  # a processor may keep to itself what it cuts by
+                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == field.key and leaf.shape)
+                groups.append((rows, sum(products), len(products)))
+            else:
+                groups.append((0, 0, 0))
+        if not all(product and items for _, product, items in groups) or not any(rows for rows, _, _ in groups):
+            continue
+        by = groups[0][1] // groups[0][0] if divided and groups[0][0] else 1
+        none = {product for rows, product, _ in groups if not rows}
+        some = {product for rows, product, _ in groups if rows}
+        more = {(rows - product) / items for rows, product, items in groups}
+        if all(product == rows * by for rows, product, _ in groups):
+            found.append((at, "", 0))
+        elif none and max(none) < min(some) and all(rows in (0, product) for rows, product, _ in groups):
+            found.append((at, "least", max(none) + 1))
+        elif len(more) == 1 and max(more) in range(1, _EXTRA + 1):
+            found.append((at, "extra", int(max(more))))
+    # A number for each item says it before a grid does, whose product may be another one where there are more tiles.
+    grids = {leaf.at for leaf in batches[0].inputs if len(leaf.shape) > 1}
+    return sorted(found, key=lambda one: (bool(one[1]), one[0] in grids, one[0]))
 
 
 def _products(batch: Batch, at: str) -> list[int]:
-    """The value of an input, or its product, for each item."""
+    """The value of an input, or its product, for each item; none of tables of several rows."""
     values = (leaf.value for leaf in batch.inputs if leaf.at == at and isinstance(leaf.value, list))
-    return [prod(one) if isinstance(one, list) else one for value in values for one in value]
-
-
-def _multiple(products: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], divided: bool) -> bool:
-    """Whether lengths are these products, or all of them divided by one number."""
-    flat, counts = [one for found in products for one in found], [one for found in lengths for one in found]
-    if [len(found) for found in products] != [len(found) for found in lengths] or not counts or not all(counts):
-        return False
-    by = flat[0] // counts[0] if divided else 1
-    return flat == [count * by for count in counts]
-
-
-def _put_unit(recording: Recording, sites: Sequence[_Site], sheet: Sheet) -> None:
-    """The shape of a unit, with names for sides that the model holds."""
-    unit = sites[0].unit
-    shape = [str(size) for size in unit]
-    if len(unit) == 3:
-        for axis, name in ((1, "side"),) if unit[1] == unit[2] else ((1, "height"), (2, "width")):
-            what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
-            put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet)
-            shape[axis] = name
-        shape[2] = shape[1] if unit[1] == unit[2] else shape[2]
-    sheet.put("pixels.shape", shape, sites[0].place)
+    found = [prod(one) if isinstance(one, list) else one for value in values for one in value]
+    return found if all(isinstance(one, int) for one in found) else []
 
 
 def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
@@ -437,14 +245,42 @@ def put_number(
     names: re.Pattern[str],
     part: re.Pattern[str],
     sheet: Sheet,
+    *,
+    at: int | None = None,
 ) -> None:
-    """The attribute of this value: the only configuration entry that is called so, or a question with all of them."""
+    """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
+
+    With `at` it may be a number of the code, and of a pair the one at that place.
+    """
     holding = [path for path, number in recording.numbers.items() if number == value]
-    holding += [f"{path}[0]" for path, pair in recording.numbers.items() if pair == [value, value]]
+    pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
+    first = at or 0
+    holding += [f"{path}[{0 if pair[0] == pair[1] else first}]" for path, pair in pairs if pair[first] == value]
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
-    called = [path for path in holding if names.search(path)]
+    called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     if called and sum(path.startswith("self.config.") for path in called) < 2:
         sheet.put(key, called[0], why=f"{value} in the recording")
         return
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
+    if at is not None and not called:
+        candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
     sheet.ask(Question(key, what, candidates[:6]))
+
+
+def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:
+    """The attribute with the width of a row: of the one part that gets `pixels` and says so wide an input.
+
+    Where pixels are normalised before, it is the first part to run `inside`. Empty where the sheet asks for `key`.
+    """
+    held = {
+        path: path.rpartition(".")[0] for path, n in recording.numbers.items() if n == width and _COLUMNS.search(path)
+    }
+    called = [call for call in batch.calls if call.part.startswith(inside)]
+    raw = [call for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)]
+    found = [path for path, part in held.items() if part in {f"self.{call.part}" for call in raw}]
+    found = found or [path for call in called for path, part in held.items() if part == f"self.{call.part}"][:1]
+    if len(found) == 1:
+        return found[0]
+    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held)
+    sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
+    return ""

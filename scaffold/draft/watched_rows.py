@@ -6,6 +6,7 @@ other argument is, the sides of an image in patches and the rows of a token. Wha
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,22 @@ from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import Beyond, beyond, left_out
+from scaffold.draft.gates import put_gate
+from scaffold.draft.inputs import Beyond, beyond
 from scaffold.draft.reentry import ALL, as_reason, problems_of_way
 from scaffold.draft.rows import too_early
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.draft.watched import (
+    MERGE,
     VISION,
+    Drafted,
+    columns_of,
+    function_of,
     line_of,
     narrow_entry,
+    omitted,
     pixel_keys,
     put_fields,
     put_number,
@@ -33,16 +40,18 @@ from scaffold.draft.watched import (
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"\.patch_size(\[0\])?$")
-_MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle)\w*(\[0\])?$")
-_COLUMNS = re.compile(r"\.(input_size|in_features)$")
-_IMAGE = "image"
+_MODALITIES = ("image", "vision_chunk")
+#: The most tokens of an image beside those of its rows.
+_MORE = 8
+#: Columns of a grid that counts frames, too.
+_WITH_FRAMES = 3
 #: Integers that follow from the rows of each image, by batch.
 _Rows = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """A part with equal layers that is called once in each batch; `rows` are those of each image."""
+    """A part with equal layers that is called once in each batch; `rows` are those of each image, or of its units."""
 
     path: str
     layers: Repeated
@@ -53,23 +62,30 @@ class _Encoder:
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
-    """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels."""
+    """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels.
+
+    `mask` says which rows of an item are patches, where all are padded to one length. `zeros` are integers of other
+    inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU.
+    """
 
     key: str
     grid: str
     shape: tuple[int, ...]
     side: int
     columns: int
+    mask: str = ""
+    zeros: tuple[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]], ...] = ()
+    nested: bool = False
+    moved: bool = False
 
 
-def draft_watched_rows(
-    subject: Subject, recording: Recording, sheet: Sheet
-) -> tuple[tuple[str, ...], list[Diagnostic]] | None:
-    """Fill in the sections of rows but `model`, `layout` and `integration`; the modalities and notes on others.
+def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of rows but `model`, `layout` and `integration`.
 
     None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
     """
-    batches = recording.of(_IMAGE)
+    modality = next((name for name in _MODALITIES if recording.of(name)), _MODALITIES[0])
+    batches = recording.of(modality)
     encoders = list(_encoders(recording, batches))
     if not encoders:
         return None
@@ -79,26 +95,32 @@ def draft_watched_rows(
         raise beyond(subject.tree, encoder.place, what)
     if too_early(subject.tree):
         raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
-    results = [leaf.at for leaf in encoder.calls[0].results if leaf.is_tensor]
-    if len(results) != 1:
-        what = f"`{encoder.path}` gives {len(results)} tensors, and this draft describes one"
+    results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+    kinds = {_kind(leaves, encoder.rows) for leaves in zip(*results, strict=False)}
+    if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
+        what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
     pixels = _pixels(subject, batches, encoder)
     loop = _loop(subject, batches, encoder)
     entry, place = _entry(subject, batches[0], encoder, loop)
-    sheet.put(f"modalities.{_IMAGE}.pixels", pixels.key, why="its images are the rows of the encoder")
-    sheet.put(f"modalities.{_IMAGE}.entry", entry, place)
+    sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
+    sheet.put(f"modalities.{modality}.entry", entry, place)
     put_fields(subject, batches, sheet, grids=True)
     _put_item(recording, batches, encoder, pixels, sheet)
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
         sheet.put("forward.loop", f"self.{encoder.layers.name.rpartition('.')[2]}", why=loop)
+        unread = _unread(subject, batches, encoder)
+        if unread:
+            sheet.put("forward.unread", unread, why="the loop takes it, and no layer gets it")
+    if len(results[0]) > 1:
+        sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
     put_width(recording, batches[0], sheet)
-    others = [name for name in dict.fromkeys(batch.modality for batch in recording.batches) if name != _IMAGE]
-    why = "graphs of rows hold images"
-    notes = [left_out(subject.tree, subject.model.place, name, why) for name in others]
-    return (_IMAGE,), notes
+    if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
+        put_gate(subject, (pixels.key,), sheet)
+    # A chunk is an image where a test of the port brings one.
+    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -122,14 +144,33 @@ def _encoders(recording: Recording, batches: Sequence[Batch]) -> Iterator[_Encod
 
 
 def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
-    """The rows of each item, from the one argument that counts them up from 0 to the length of another argument."""
+    """The rows of each item, from the one argument that counts them up from 0 to the length of another argument.
+
+    An image may be several units, such as tiles, whose rows a grid among the inputs tells.
+    """
     lengths = {size for leaf in call.arguments for size in leaf.shape}
+    units = [_products(leaf) for leaf in batch.inputs]
     found = set()
     for leaf in call.arguments:
         ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
-        if isinstance(ends, list) and len(ends) == len(batch.items) + 1 and ends[0] == 0 and ends[-1] in lengths:
-            found.add(tuple(end - begin for begin, end in pairwise(ends)))
+        if isinstance(ends, list) and ends[:1] == [0] and ends[-1] in lengths:
+            rows = tuple(end - begin for begin, end in pairwise(ends))
+            found |= {rows} if len(rows) == len(batch.items) or rows in units else set()
     return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
+
+
+def _products(leaf: Leaf) -> tuple[int, ...]:
+    """The rows that each entry of a grid says; none of any other value."""
+    return tuple(map(prod, _grid(leaf)))
+
+
+def _grid(leaf: Leaf) -> list[list[int]]:
+    """The rows of a grid, each of which may be in a table of its own; none of any other value."""
+    value = leaf.value if isinstance(leaf.value, list) else []
+    if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], list) for row in value):
+        value = [row[0] for row in value]
+    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in value)
+    return value if whole else []
 
 
 def _kind(leaves: Sequence[Leaf], rows: _Rows) -> str:
@@ -175,7 +216,8 @@ def _loop(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> str 
     """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
     unfit = _unfit(encoder.calls, encoder.rows)
     if unfit is None:
-        if _kind([leaf for call in encoder.calls for leaf in call.results if leaf.is_tensor], encoder.rows) == "rows":
+        results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+        if {_kind(leaves, encoder.rows) for leaves in zip(*results, strict=True)} == {"rows"}:
             return None
         unfit = "the result"
     else:
@@ -201,6 +243,28 @@ def _loop(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> str 
         if used and index + 1 < len(layers):
             raise beyond(subject.tree, at, f"`{used}` gets the result of the layer `{calls[0].part}`, beside the next")
     return f"{unfit} of the encoder is nothing that a buffer holds, and what its layers get is"
+
+
+def _unread(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> list[str]:
+    """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
+    firsts = [next(call for call in batch.calls if call.part == f"{encoder.layers.name}.0") for batch in batches]
+    frames = [
+        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path)
+        for batch, call in zip(batches, firsts, strict=True)
+    ]
+    found = function_of(subject, frames[0])
+    line = frames[0].place.line
+    loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
+    read = {
+        node.id
+        for loop in loops
+        if loop.lineno <= line <= (loop.end_lineno or 0)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    values = [{leaf.at: leaf for leaf in frame.values if leaf.is_tensor} for frame in frames]
+    names = sorted(read.intersection(*values))
+    return [name for name in names if not _kind([one[name] for one in values], encoder.rows)]
 
 
 def _beside(batch: Batch, number: int, following: str) -> str:
@@ -234,20 +298,33 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     if len(keys) != 1:
         raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
     key = keys[0]
-    field = next((one for one in batches[0].fields if one.key == key), None)
-    grid = sizes_of_items(batches, field) if field is not None and field.kind == "flat" else None
     given = [[leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == key] for batch in batches]
-    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - {key, grid}
+    grids = sorted(
+        leaf.at
+        for leaf in batches[0].inputs
+        if [_products(one) for batch in batches for one in batch.inputs if one.at == leaf.at] == list(encoder.rows)
+    )
+    grid = next((name for name in grids), None)
+    fields = {field.key: field for field in batches[0].fields}
+    counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
+    mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
+    zeros = dict(_zeros(batches, encoder.rows, {key, mask, *grids})) if grid else {}
+    known = {key, grid, mask, *counts, *zeros}
+    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
         raise beyond(subject.tree, encoder.place, what)
     if grid is not None:
-        values = [next(leaf.value for leaf in batch.inputs if leaf.at == grid) for batch in batches]
-        grids = [one for value in values for one in value if isinstance(one, list)]
-        columns = {len(one) for one in grids}
-        alike = [tuple(prod(one) for one in value if isinstance(one, list)) for value in values] == list(encoder.rows)
-        if alike and (columns == {2} or (columns == {3} and all(one[0] == 1 for one in grids))):
-            return _Pixels(key, grid, given[0][0].shape[1:], 0, columns.pop())
+        leaves = [leaf for batch in batches for leaf in batch.inputs if leaf.at == grid]
+        values = [_grid(leaf) for leaf in leaves]
+        columns = {len(row) for value in values for row in value}
+        single = any(len(row) == _WITH_FRAMES and row[0] == 1 for value in values for row in value)
+        shapes = {leaf.shape for leaf in given[0]}
+        padded = len(shapes) == 1 and min(shapes)[:1] == (len(values[0]),) and min(shapes)[0] != sum(encoder.rows[0])
+        if columns == {2} or (columns == {_WITH_FRAMES} and single):
+            shape = given[0][0].shape[2 if padded else 1 :]
+            nested, moved = leaves[0].value != values[0], leaves[0].device == "cuda"
+            return _Pixels(key, grid, shape, 0, columns.pop(), mask, tuple(zeros.items()), nested, moved)
         what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
         raise beyond(subject.tree, encoder.place, what)
     images = [leaf.shape for found in given for leaf in found]
@@ -265,6 +342,34 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     raise beyond(subject.tree, encoder.place, what)
 
 
+def _zeros(
+    batches: Sequence[Batch], rows: _Rows, known: set[str]
+) -> Iterator[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """The other inputs with integers for each item: their shape, and that of an image of one token if it has more."""
+    for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
+        shapes: dict[tuple[int, ...], set[int]] = {}
+        for batch, counts in zip(batches, rows, strict=True):
+            leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
+            whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
+            apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
+            if name in known or not (whole or apart) or not all(leaf.dtype.startswith("int") for leaf in leaves):
+                break
+            made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
+            for shape, count in zip(made, counts, strict=False):
+                shapes.setdefault(shape, set()).add(count)
+        else:
+            most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape]))
+            if most and not other:
+                yield name, (most, ())
+            elif len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+                yield name, (most, other[0])
+
+
+def _is_mask(leaf: Leaf, pixels: Leaf) -> bool:
+    """Whether an input says something of each row of an item, where rows of all items are padded to one length."""
+    return not leaf.dtype.startswith("float") and len(leaf.shape) > 1 and leaf.shape == pixels.shape[: len(leaf.shape)]
+
+
 def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:
     channels, *sides = pixels.shape
     square = len(sides) == 2 and (bool(pixels.side) or sides[0] == sides[1])
@@ -276,53 +381,65 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
         rows = [] if pixels.side else ["h * w"]
         sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
     elif not sides:
-        _put_columns(recording, batches[0], pixels, sheet)
+        width = columns_of(recording, batches[0], pixels.key, "", pixels.shape[0], "let.width", sheet)
+        if width:
+            sheet.put("let.width", width, why=f"the first part that gets rows of {pixels.shape[0]} values")
         sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
     else:
         sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
     if pixels.grid:
         why = "its product is the rows of each image"
-        sheet.put(f"item.values.{pixels.grid}", ["1", "h", "w"][3 - pixels.columns :], why=why)
-    _put_merge(recording, batches, encoder, sheet)
+        entries = ["1", "h", "w"][_WITH_FRAMES - pixels.columns :]
+        entries = [f"[{', '.join(entries)}]"] if pixels.nested else entries
+        sheet.put(f"item.values.{pixels.grid}", entries, why=why)
+    if pixels.moved:
+        sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
+    if pixels.mask:
+        sheet.put("item.mask", pixels.mask, why="an entry for each row, where all items are padded to one length")
+    _put_merge(recording, batches, encoder, pixels, sheet)
+    for name, (most, single) in pixels.zeros:
+        size = list(map(str, most))
+        if single and sheet.has("item.merge"):
+            merge = sheet.value("item.merge").strip('"')
+            size = [f"{most[0]} + {single[0] - most[0]} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
+        sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
 
 
 def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
     return f"{', '.join(map(str, encoder.rows[0]))} rows, as `{pixels.grid or pixels.key}` says"
 
 
-def _put_columns(recording: Recording, batch: Batch, pixels: _Pixels, sheet: Sheet) -> None:
-    """The width of a row: the one attribute of a part that gets raw rows which says how wide its input is."""
-    [width] = pixels.shape
-    parts = {
-        call.part
-        for call in batch.calls
-        if any(source.of == pixels.key for leaf in call.arguments for source in leaf.sources)
-    }
-    held = [path for path, number in recording.numbers.items() if number == width and _COLUMNS.search(path)]
-    found = [path for path in held if path.removeprefix("self.").rpartition(".")[0] in parts]
-    if len(found) == 1:
-        sheet.put("let.width", found[0], why=f"the part gets rows of {width} values")
-        return
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held)
-    sheet.ask(Question("let.width", f"the width of a row of pixels: {width} in the recording", candidates))
-
-
-def _put_merge(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, sheet: Sheet) -> None:
+def _put_merge(
+    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet
+) -> None:
     """The side of the square of rows that becomes a token."""
-    counts = [
-        (rows, leaf.shape[0])
-        for batch, found in zip(batches, encoder.rows, strict=True)
-        for rows, leaf in zip(found, batch.results, strict=True)
+    counts = []
+    for batch, found in zip(batches, encoder.rows, strict=True):
+        grid = next((_grid(leaf) for leaf in batch.inputs if leaf.at == pixels.grid), [])
+        lengths = next((field.lengths for field in batch.fields if field.key == pixels.grid), ())
+        ends = list(accumulate(lengths or [1] * len(found)))
+        for begin, end, leaf in zip([0, *ends], ends, batch.results, strict=False):
+            frames = grid[begin][0] if grid and pixels.columns == _WITH_FRAMES else 1
+            if frames == 1:  # a port holds one frame, and tokens of more may be fewer
+                counts.append((sum(found[begin:end]), leaf.shape[0]))
+    # Tokens around an image are the same number for all.
+    more = range(_MORE + 1 if len({rows for rows, _ in counts}) > 1 else 1)
+    sides = [(isqrt(counts[0][0] // max(counts[0][1] - extra, 1)), extra) for extra in more]
+    # An image of one token may have more of them than others.
+    fitting = [
+        side
+        for side, extra in sides
+        if all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts)
     ]
-    side = isqrt(counts[0][0] // counts[0][1])
-    if any(rows != tokens * side**2 for rows, tokens in counts):
+    if not fitting:
         sheet.obstacles.append(_no_square(counts))
         return
+    side = fitting[0]
     what = f"the side of the square of rows that becomes one token: {side} in the recording"
-    if side == 1 and not any(number == 1 and _MERGE.search(path) for path, number in recording.numbers.items()):
+    if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
         return
-    put_number(recording, side, "item.merge", what, _MERGE, VISION, sheet)
+    put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
 
 
 def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:

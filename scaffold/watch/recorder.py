@@ -6,7 +6,7 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -54,7 +54,11 @@ class Recorder:
             held = entries(value) if depth < _DEEP else None
             if held is not None:
                 for name in held:
-                    look(f"{path}.{name}", getattr(value, name, None), depth + 1)
+                    with suppress(Exception):  # of a value that layers have, and the whole has not
+                        look(f"{path}.{name}", getattr(value, name), depth + 1)
+            elif isinstance(value, dict) and depth and depth < _DEEP:
+                for name in [name for name in value if isinstance(name, str)]:
+                    look(f"{path}['{name}']", value[name], depth + 1)
             elif isinstance(value, int) and not isinstance(value, bool):
                 found[path] = value
             elif isinstance(value, (list, tuple)) and 0 < len(value) <= _DEEP and all(type(n) is int for n in value):

@@ -7,7 +7,7 @@ import pytest
 from scaffold.descriptor import SizedPort, shipped_names
 from scaffold.draft.inputs import read_inputs
 from scaffold.draft.locate import locate
-from scaffold.draft.packed import gate_of
+from scaffold.draft.split import gate_of
 from scaffold.protocol import SourceTree
 from scaffold.tower.source import Program
 from scaffold.workflow import load_port
@@ -30,7 +30,7 @@ def prunes(tree: SourceTree, name: str) -> bool:
     model = locate(tree, program, f"{spec.module.replace('.', '/')}.py:{spec.class_name}")
     inputs = read_inputs(tree, program, model)
     assert any(function.name == "embed_multimodal" for _, function in inputs.trace.visited)
-    return gate_of(program, model.owner, inputs.trace) is not None
+    return gate_of(program, model.owner, inputs.trace.visited) is not None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import yaml
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import draft_descriptor, draft_recorded
 from scaffold.verify.numeric import keep_warm, record_run
-from scaffold.watch import Batch, Call, Leaf, Recording, Source
+from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
 from scaffold.workflow import recording_request
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -21,7 +21,12 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 Record = Callable[[str], Recording]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
-KIMI, MISTRAL, DOTS = "KimiVLForConditionalGeneration", "Mistral3ForConditionalGeneration", "DotsOCRForCausalLM"
+QWEN = "Qwen2_5_VLForConditionalGeneration"
+KIMI, MISTRAL, GLM_OCR = (
+    "KimiVLForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +85,94 @@ def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None
 
 
 def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any) -> None:
-    """A batch whose units do not all enter the call rules it out."""
-    recording = record(NEXT)
-    first, *others = recording.batches
-    fewer = replace(first, inputs=(*first.inputs, replace(first.inputs[0], at="pixel_values[9]")))
+    """Batches whose units do not all enter the call rule it out; a single one may hold what the model leaves out."""
+
+    def more(batch: Batch) -> Batch:
+        return replace(batch, inputs=(*batch.inputs, replace(batch.inputs[0], at="pixel_values[9]")))
+
     with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels"):
-        draft_recorded(release_tree("0.33.0"), NEXT, replace(recording, batches=(fewer, *others)))
+        draft_recorded(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), more))
+
+
+def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
+    """One of its batches has a blank crop, which the model leaves out, and an image without crops."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/deepseek_ocr2.yaml").read_text("utf-8"))
+    architecture = "DeepseekOCR2ForCausalLM"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    for section in ("layout", "modalities", "fields", "forward"):
+        assert seen[section] == known[section]
+    assert seen["crops"]["pixels"] == known["crops"]["pixels"]
+    [question] = draft.open
+    assert (question.key, question.candidates[0].value) == ("let.crop", str(known["let"]["image_size"]))
+
+
+def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
+    """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
+    architecture = "Idefics3ForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert seen["modalities"] == known["modalities"]
+    assert seen["forward"]["with"] == {"attention_mask": "absent"}
+    assert seen["forward"]["unit"][0] == "(side // self.config.vision_config.patch_size) ** 2"
+
+
+def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
+    """Molmo 2's units are patches in rows, behind an axis of 1."""
+    known = yaml.safe_load(Path("scaffold/descriptor/shipped/molmo2.yaml").read_text("utf-8"))
+    architecture = "Molmo2ForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
+
+
+# -- packed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shipped", ["qwen2_5_vl", "ernie45_vl"])
+def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: Record, release_tree: Any) -> None:
+    """Frames and windows are sequences of Qwen2.5-VL. A part of ERNIE runs after the graph."""
+    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    architecture, answers = known["model"]["class"], {"budget.min": "64", "capture.side_limit": "8192"}
+    answers |= {"buffers": "[rotary_pos_emb]"} if shipped == "ernie45_vl" else {}
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture), answers)
+    seen = yaml.safe_load(draft.text)
+    for section in ("model", "layout", "sizes", "item", "buffers"):
+        assert seen[section] == known[section]
+    assert seen["let"]["m"] == known["let"]["m"]
+    assert seen["forward"]["call"] == known["forward"]["call"]
+    assert seen.get("post", {}).get("call") == known.get("post", {}).get("call")
+    for name, one in known["modalities"].items():
+        assert seen["modalities"][name].items() >= {key: one[key] for key in one if key != "why"}.items()
+    for name, one in known["attention"].items():
+        assert seen["attention"][name].items() >= {k: one[k] for k in ("unit", "offsets", "max")}.items()
+    asked = {question.key: [one.value for one in question.candidates] for question in draft.open}
+    if "window" in known["attention"]:
+        assert asked == {f"attention.window.{key}": [known["attention"]["window"][key]] for key in ("count", "longest")}
+    else:
+        # The text, the tower and the resampler of this tiny ERNIE are equally wide.
+        assert [(key, values[0]) for key, values in asked.items()] == [
+            ("output.hidden_size", "self.config.hidden_size")
+        ]
+
+
+def test_a_grid_that_the_tower_does_not_get(record: Record, release_tree: Any) -> None:
+    """Qwen2.5-VL's rows without their grid are no packed rows, and its rows of windows are none of one encoder."""
+    other = changed(record(QWEN), "visual", "grid_thw", value=[[1, 2, 2]])
+    assert all(one.code == "VCG483" for one in refusal(release_tree("0.33.0"), other, QWEN))
+
+
+def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, release_tree: Any) -> None:
+    """Offsets that skip the end of a frame are no frames, no items and no windows of them."""
+
+    def odd(leaf: Leaf) -> Leaf:
+        return replace(leaf, value=[0, leaf.value[-1]]) if leaf.at.endswith("cu_seqlens") and leaf.value else leaf
+
+    def other(frame: Frame) -> Frame:
+        return replace(frame, values=tuple(map(odd, frame.values)))
+
+    doubtful = with_batches(record(QWEN), lambda batch: replace(batch, frames=tuple(map(other, batch.frames))))
+    asked = {one.key for one in draft_recorded(release_tree("0.33.0"), QWEN, doubtful).open}
+    assert "attention.full.unit" in asked
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -133,7 +220,33 @@ def test_rows_are_those_of_the_shipped_descriptor(
     )
 
 
-@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", "GlmOcrForConditionalGeneration"])
+@pytest.mark.parametrize("shipped", ["lfm2_vl", "kimi_k25"])
+def test_rows_of_units_and_of_chunks(shipped: str, record: Record, release_tree: Any) -> None:
+    """An image of LFM2-VL is several tiles of rows; a chunk of Kimi-K2.5 may have frames, and then fewer tokens."""
+    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    architecture = {"lfm2_vl": "Lfm2VlForConditionalGeneration"}.get(shipped, known["model"]["class"])
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert (seen["modalities"], seen["fields"], seen["forward"]) == tuple(
+        known[section] for section in ("modalities", "fields", "forward")
+    )
+    assert seen["item"]["values"] == known["item"]["values"]
+    assert seen["integration"]["test"]["image_prompt"]
+
+
+def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: Any) -> None:
+    """Phi-4 pads items to one length and takes one layer of several. The grids of Ovis 2.5 are tables."""
+    tree = release_tree("0.33.0")
+    phi, ovis = (
+        yaml.safe_load(draft_recorded(tree, name, record(name)).text) for name in ("Phi4ForCausalLMV", "Ovis2_5")
+    )
+    assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
+    assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
+    single = "2 + 1 * (1 - min(1, h * w // (TODO ** 2 + 1)))"  # the side of a square is asked for
+    assert (ovis["item"]["zeros"], ovis["item"]["moved"]) == ({"indicator_tokens": [single]}, ["grids"])
+    assert ovis["forward"]["unread"] == ["cu_window_seqlens"]
+
+
+@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
 def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
     """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
     tree = release_tree("0.33.0")
@@ -144,16 +257,14 @@ def test_the_entry_serves_images_alone(architecture: str, record: Record, releas
 
 
 def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, release_tree: Any) -> None:
-    recording, tree = record(DOTS), release_tree("0.33.0")
-    seen = yaml.safe_load(draft_recorded(tree, DOTS, recording).text)
-    width = "self.vision_tower.patch_embed.patchifier.proj.input_size"
+    recording, tree = record(GLM_OCR), release_tree("0.33.0")
+    seen = yaml.safe_load(draft_recorded(tree, GLM_OCR, recording).text)
+    width = "self.visual.patch_embed.proj.input_size"
     assert seen["let"] == {"width": width}
     assert seen["item"]["shape"] == ["h * w", "width"]
-    # Embeddings are a quarter of the patches.
-    assert seen["fields"]["image_embeds"] == {"sizes": "image_grid_thw"}
-    other = "self.vision_tower.patch_embed.patchifier.input_size"
+    other = "self.visual.patch_embed.input_size"
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
-    asked = {question.key: question for question in draft_recorded(tree, DOTS, doubtful).open}
+    asked = {question.key: question for question in draft_recorded(tree, GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
 
 
@@ -182,7 +293,8 @@ def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_
     assert (question.key, [one.value for one in question.candidates]) == ("item.merge", ["1"])
 
 
-LAYER = "vision_tower.encoder.blocks.0"
+ENCODER = "vision_tower.encoder"
+LAYER = f"{ENCODER}.blocks.0"
 
 
 def test_an_argument_that_no_buffer_holds(record: Record, release_tree: Any) -> None:
@@ -236,8 +348,8 @@ def test_layers_that_run_twice(record: Record, release_tree: Any) -> None:
         (lambda b: replace(b, inputs=tuple(replace(one, value=[[3, 3]] * len(b.items)) if one.at == "image_grid_hws"
                                            else one for one in b.inputs)), "the model gets `image_grid_hws` with"),
         (lambda b: replace(b, inputs=b.inputs[:1]), "neither patches with a grid nor images of whole patches"),
-        (lambda b: replace(b, calls=tuple(replace(one, results=one.results * 2) if one.part == "vision_tower.encoder"
-                                          else one for one in b.calls)), "`vision_tower.encoder` gives 2 tensors"),
+        (lambda b: replace(b, calls=tuple(replace(one, results=(*one.results, b.results[0])) if one.part == ENCODER
+                                          else one for one in b.calls)), "2 tensors, of which some are no rows"),
     ],
 )  # fmt: skip
 def test_what_no_item_of_rows_says(

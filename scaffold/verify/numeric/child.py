@@ -138,7 +138,7 @@ def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
 
 
 def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
-    """Record the tree's own model on three batches of each modality, of two to four items of different sizes."""
+    """Record the tree's own model on three batches of each modality, of two to six items of different sizes."""
     import torch
 
     from scaffold.verify.numeric import session
@@ -163,7 +163,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     for modality in recipe.modalities:
         sizes = recipe.sizes(modality)
         low, middle, top = sizes[0], sizes[len(sizes) // 2], sizes[-1]
-        for items in ((low, middle), (top, low, sizes[len(sizes) // 3]), (low, low, sizes[1 % len(sizes)], middle)):
+        for items in ((low, middle), (top, low, sizes[len(sizes) // 3]), (low, low, *sizes[1:4], middle)):
             stages.tell("progress", text=f"records {len(items)} {modality}s")
             try:
                 inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(len(items)))

@@ -1,0 +1,58 @@
+"""Drafts the layout `crops` from a recording: one call that gets the units of two inputs, of two shapes.
+
+The processor declares whole images as one tensor an item, and crops as several. A graph holds the statements from that
+call to the last part that the model calls after it for both.
+"""
+
+from __future__ import annotations
+
+from scaffold.descriptor.expressions import parse_call
+from scaffold.diagnostics import Diagnostic
+from scaffold.draft.gates import put_gate
+from scaffold.draft.reentry import as_reason, problems_of_way
+from scaffold.draft.sheet import Sheet
+from scaffold.draft.subject import Subject
+from scaffold.draft.watched import Drafted, line_of, omitted, put_fields, put_width
+from scaffold.draft.watched_cut import Site, entries_of, put_unit, sites_of
+from scaffold.watch import Recording
+
+_IMAGE = "image"
+
+
+def draft_watched_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of crops but `model`, `layout` and `integration`.
+
+    None where no call gets whole images and crops of them. A way that the generator cannot take is an obstacle.
+    """
+    batches = recording.of(_IMAGE)
+    kinds = {field.key: field.kind for field in batches[0].fields} if batches else {}
+    texts: dict[str, dict[str, Site]] = {}
+    for site in sites_of(subject, recording, _IMAGE):
+        if not site.made and not site.more:
+            texts.setdefault(site.text, {})[kinds.get(site.pixels, "")] = site
+    refused: list[Diagnostic] = []
+    for text, found in texts.items():
+        if found.keys() != {"batched", "flat"}:
+            continue
+        whole, crops = found["batched"], found["flat"]
+        for through in (f"self.{part}" for part in reversed(whole.after) if part in crops.after):
+            for entry in entries_of(subject, whole):
+                problems = problems_of_way(subject, [entry], parse_call(text), through=through)
+                if problems:
+                    refused += map(as_reason, problems)
+                    continue
+                sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
+                sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
+                put_fields(subject, batches, sheet)
+                names = ("side", "height", "width")
+                put_unit(recording, whole.unit, "pixels.shape", names, whole.place, sheet)
+                sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
+                own = ("crop", "crop_height", "crop_width")
+                put_unit(recording, crops.unit, "crops.shape", own, crops.place, sheet)
+                sheet.put("forward.call", text, whole.place, crops.place)
+                sheet.put("forward.through", through, why="the last part that the model calls after it for both")
+                put_width(recording, batches[0], sheet)
+                put_gate(subject, (whole.pixels, crops.pixels), sheet)
+                return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
+    sheet.obstacles += refused
+    return None

@@ -1,0 +1,460 @@
+"""Drafts the layout `cut` from a recording: the largest call that gets all pixels as units, and constants of the model.
+
+Everything that a run shows comes from the recording. The source says which method the entry is, what integration
+needs, and whether the generator finds the way.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
+
+from scaffold.descriptor.expressions import ExpressionError, parse_call
+from scaffold.descriptor.port import MODALITIES
+from scaffold.diagnostics import Diagnostic
+from scaffold.draft.gates import put_gate
+from scaffold.draft.reentry import ALL, problems_of_way
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
+from scaffold.draft.values import SourceLine
+from scaffold.draft.watched import (
+    VISION,
+    Drafted,
+    function_of,
+    line_of,
+    narrow_entry,
+    omitted,
+    pixel_keys,
+    put_fields,
+    put_number,
+    put_width,
+)
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import find_class, find_method
+from scaffold.watch import Batch, Frame, Leaf, Recording
+
+_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
+_PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
+_COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
+#: Entries of a configuration of the encoder that may be a size, and those that are none.
+_CONFIG, _DEPTH = (
+    re.compile(r"self\.config\.vision_config\.\w+"),
+    re.compile(r"layers|heads|head_dim|intermediate|token_id"),
+)
+#: A smaller size may be a number of the code, such as two coordinates.
+_SMALL = 5
+#: Dtypes of arguments that a descriptor gives for each unit.
+_DTYPES = ("bool", "int32", "int64", "float32")
+_Shape = tuple[int, ...]
+#: Where every way begins.
+_ENTRY = "embed_multimodal"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A call that may be captured. `text` is the call as a descriptor writes it, `unit` the shape of one of `pixels`.
+
+    `axis` is that of the units. `made` is the shape of one as the call gets it, where the model has made it of pixels.
+    `more` are arguments with an entry for each unit, None where there is none. `result` are the parts or the attribute
+    that the model uses of the result, None where it is one tensor. `after` are parts that its function calls later.
+    """
+
+    text: str
+    pixels: str
+    unit: _Shape
+    place: SourceLine
+    entry: Frame
+    outer: bool
+    axis: int
+    made: _Shape
+    more: tuple[tuple[str, tuple[_Shape, str] | None], ...]
+    result: tuple[str, ...] | str | None
+    after: tuple[str, ...]
+    #: The methods of the model on the way to it.
+    methods: tuple[str, ...]
+    #: Whether the call gets units of padding, too.
+    padded: bool = False
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for the same call in another batch."""
+        return self.text, self.pixels, self.unit, self.axis, self.made, self.more
+
+
+def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of a cut but `model`, `layout` and `integration`.
+
+    None where no call gets all pixels of a modality as units. A call that does, but that the generator cannot reach, is
+    an obstacle of the sheet.
+    """
+    found = {name: _of_one_input(sites_of(subject, recording, name)) for name in MODALITIES if recording.of(name)}
+    texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
+    kept: dict[str, tuple[Site, str]] = {}
+    refused: list[Diagnostic] = []
+    for text in sorted(texts, key=lambda text: -sum(any(s.text == text for s in sites) for sites in found.values())):
+        tried: dict[str, tuple[Site, str]] = {}
+        for name, sites in found.items():
+            site = next((one for one in sites if one.text == text), None)
+            for entry in entries_of(subject, site) if site is not None else ():
+                others = [other for _, other in tried.values()]
+                problems = problems_of_way(subject, [*others, entry], parse_call(text))
+                refused += problems
+                if site is not None and not problems:
+                    tried[name] = site, entry
+                    break
+        if len(tried) > len(kept):
+            kept = tried
+    if not kept:
+        sheet.obstacles += refused
+        return None
+    sites = [site for site, _ in kept.values()]
+    for name, (site, entry) in kept.items():
+        sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
+        sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
+        put_fields(subject, recording.of(name), sheet)
+    put_unit(recording, sites[0].unit, "pixels.shape", ("side", "height", "width"), sites[0].place, sheet)
+    batches = recording.of(next(iter(kept)))
+    shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
+    if any(site.padded for site in sites):
+        sheet.put(
+            "pixels.padded", True, sites[0].place, why="so many units as the item with the most has, of each item"
+        )
+    _put_arguments(recording, sites[0], sheet)
+    sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=shown)
+    if sites[0].result is not None:
+        sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
+    put_width(recording, batches[0], sheet)
+    put_gate(subject, [site.pixels for site in sites], sheet)
+    _put_optout(subject, sites, sheet)
+    return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
+
+
+def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
+    """The subclasses with a method of their own on the way: another model, which the port leaves alone."""
+    tree, model = subject.tree, subject.model
+    names = {name for site in sites for name in site.methods} - {_ENTRY}
+    apart = [
+        heir
+        for heir in find_subclasses(tree, model.module, model.class_name)
+        for owner in [find_class(tree.parse(heir.path), heir.class_name)]
+        if owner is not None and any(find_method(owner, name) for name in names)
+    ]
+    if apart:
+        shown = f"their own methods on the way: {', '.join(sorted(names))}"
+        sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
+
+
+# -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def _of_one_input(sites: Sequence[Site]) -> list[Site]:
+    """The sites without calls that get units of several inputs: no cut captures these."""
+    return [site for site in sites if all(other.pixels == site.pixels for other in sites if other.text == site.text)]
+
+
+def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site]:
+    """The calls on the way to layers that get all units, the simplest arguments first, of these the outermost first.
+
+    They do so in two batches or more: another may hold units of another shape, or zeros that a model leaves out.
+    """
+    batches = recording.of(modality)
+    ways = [list(_of_batch(subject, recording, batch)) for batch in batches]
+    found: dict[tuple[object, ...], tuple[Site, int]] = {}
+    for site in (site for way in ways for site in way):
+        same = [one for way in ways for one in way if site.form == one.form]
+        if len(same) > 1:
+            found.setdefault(site.form, (replace(site, padded=any(one.padded for one in same)), len(same)))
+    ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
+    return [site for site, _ in ordered]
+
+
+def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[Site]:
+    """The calls that get all units of an input, in one or several runs."""
+    shapes = _inputs(batch)
+    pieces: dict[tuple[object, ...], list[tuple[Site, int]]] = {}
+    looked: set[int] = set()
+    layers = {f"{repeated.name}.0" for repeated in recording.repeated}
+    for call in [one for one in batch.calls if one.part in layers] or batch.calls:
+        way = _indices(batch, call.frame)
+        for index in [index for index in way if index not in looked]:
+            looked.add(index)
+            for site, count in _pieces(subject, batch, shapes, way[0], index):
+                pieces.setdefault(site.form, []).append((site, count))
+    for group in pieces.values():
+        site, total = group[0][0], sum(count for _, count in group)
+        count, most = shapes[site.pixels][0], _most(batch, site)
+        if total in (count, most):
+            yield replace(site, padded=total != count)
+
+
+def _most(batch: Batch, site: Site) -> int:
+    """The number of units where all items are padded to the most units of one."""
+    shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
+    return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
+
+
+def _indices(batch: Batch, index: int | None) -> list[int]:
+    found: list[int] = []
+    while index is not None:
+        found.insert(0, index)
+        index = batch.frames[index].caller
+    return found
+
+
+def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
+    """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
+    found = {}
+    flat = {field.key for field in batch.fields if field.kind == "flat"}
+    for key in sorted(pixel_keys(batch)):
+        tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
+        fewest = min(len(shape) for shape in tensors) - 1
+        axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
+        units = {shape[len(shape) - axes :] for shape in tensors}
+        count = sum(prod(shape[: len(shape) - axes]) for shape in tensors)
+        found[key] = count, units.pop() if len(units) == 1 else ()
+    return found
+
+
+def _pieces(
+    subject: Subject,
+    batch: Batch,
+    shapes: Mapping[str, tuple[int, _Shape]],
+    entry: int,
+    index: int,
+) -> Iterator[tuple[Site, int]]:
+    """The call of a frame with the number of its units, if it gets constants otherwise and gives each unit a row."""
+    frame = batch.frames[index]
+    node = _call(frame)
+    number = next((n for n, call in enumerate(batch.calls) if call.frame == index), None)
+    # A function's variables are its arguments as long as it has called nothing.
+    inner = next((one for one in batch.frames if one.caller == index), None)
+    if node is None or frame.part is None or (number is None and inner is None):
+        return
+    if number is not None:
+        call = batch.calls[number]
+        given, results, called = {leaf.at: leaf for leaf in call.arguments}, call.results, call.part
+        names = list(given)
+    elif inner is not None:
+        given, results, called = {leaf.at: leaf for leaf in inner.values}, frame.results, ""
+        names = _parameters(subject, inner)
+    arguments = dict(zip(names, node.args, strict=False)) | {one.arg: one.value for one in node.keywords if one.arg}
+    own = {leaf.at: leaf for leaf in frame.values}
+    given |= {
+        name: own[value.id] for name, value in arguments.items() if isinstance(value, ast.Name) and value.id in own
+    }
+    for name in arguments:
+        found = _units_of(given[name], shapes, bool(called)) if name in given else None
+        told = _text(node, arguments, given, name, found[1], frame.part, called) if found is not None else None
+        if found is None or told is None:
+            continue
+        (key, axis), shape = found, given[name].shape
+        taken = _taken(batch, number, results, shape[axis], axis)
+        if taken is None:
+            return
+        made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
+        beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
+        after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
+        at, first = line_of(frame), batch.frames[entry]
+        way = [batch.frames[one] for one in _indices(batch, index)]
+        methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
+        (text, more), unit, outer = told, shapes[key][1], index != entry
+        yield Site(text, key, unit, at, first, outer, axis, made, more, taken[0], after, methods), shape[axis]
+        return
+
+
+def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) -> tuple[str, int] | None:
+    """The input whose units a tensor may hold, and their axis; a part may also get what is made of them."""
+    fitting = [
+        (key, axis)
+        for key, (_, unit) in shapes.items()
+        for axis in (0, 1)
+        if len(unit) > 1 and leaf.shape[axis + 1 :] == unit and leaf.shape[:axis] == (1,) * axis
+    ]
+    given = [(key, axis) for key, axis in fitting if any(one.of.partition("[")[0] == key for one in leaf.sources)]
+    if given or len(fitting) == 1:
+        return (given or fitting)[0]
+    made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1
+    [(key, (count, unit))] = shapes.items() if made and not fitting else [("", (0, ()))]
+    return (key, 0) if unit and leaf.shape[0] == count else None
+
+
+def _call(frame: Frame) -> ast.Call | None:
+    try:
+        node = ast.parse(frame.text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    return node if isinstance(node, ast.Call) else None
+
+
+def _parameters(subject: Subject, callee: Frame) -> list[str]:
+    """The parameters of a function that positional arguments go to; of one outside of the tree its first variables."""
+    found = function_of(subject, callee)
+    if found is None:
+        return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
+    names = [one.arg for one in (*found[1].args.posonlyargs, *found[1].args.args)]
+    return names[int(names[:1] in (["self"], ["cls"])) :]
+
+
+def _text(
+    node: ast.Call,
+    arguments: Mapping[str, ast.expr],
+    given: Mapping[str, Leaf],
+    units: str,
+    axis: int,
+    part: str,
+    called: str,
+) -> tuple[str, tuple[tuple[str, tuple[_Shape, str] | None], ...]] | None:
+    """The call with `pixels` in the place of the units, from the model on, and its arguments with an entry for each.
+
+    None if it has other variables. A method of `part` makes it. A part that is `called` may be a variable there.
+    """
+    count = given[units].shape[axis]
+    more: list[tuple[str, tuple[_Shape, str] | None]] = []
+    names = {id(arguments[units]): "pixels"}
+    for name, value in arguments.items():
+        leaf = given.get(name)
+        variables = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)} - {"self"}
+        if name == units or not variables or leaf is None:
+            continue
+        if leaf.is_tensor and leaf.shape[:1] == (count,) and leaf.dtype in _DTYPES and not axis:
+            more.append((name, (leaf.shape[1:], leaf.dtype)))
+        elif leaf.type == "NoneType":
+            more.append((name, None))
+        else:
+            return None
+        names[id(value)] = name
+
+    def seen(one: ast.expr) -> ast.expr:
+        text = re.sub(r"\bself\b", f"self.{part}", ast.unparse(one)) if part else ast.unparse(one)
+        return ast.Name(names[id(one)]) if id(one) in names else ast.parse(text, mode="eval").body
+
+    parts = called.split(".")
+    if any(word.isdigit() for word in (*parts, *part.split("."))):
+        return None
+    func = ast.parse(f"self.{called}", mode="eval").body if called else seen(node.func)
+    keywords = [ast.keyword(one.arg, seen(one.value)) for one in node.keywords]
+    text = ast.unparse(ast.Call(func, [seen(one) for one in node.args], keywords))
+    try:
+        parse_call(text)
+    except ExpressionError:
+        return None
+    known = {"self", "pixels", *(name for name, _ in more)}
+    free = {one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)}
+    return (text, tuple(more)) if free <= known else None
+
+
+def _taken(
+    batch: Batch, number: int | None, results: Sequence[Leaf], count: int, axis: int
+) -> tuple[tuple[str, ...] | str | None] | None:
+    """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit."""
+    tensors = [leaf for leaf in results if leaf.is_tensor]
+    if len(tensors) == 1 and tensors[0].at == "":
+        return (None,) if tensors[0].shape[axis : axis + 1] == (count,) else None
+    later = (source.of for call in batch.calls for leaf in call.arguments for source in leaf.sources)
+    used = {
+        of.removeprefix(f"#{number}") for of in later if of.startswith((f"#{number}[", f"#{number}.", f"#{number}l"))
+    }
+    fitting = [leaf.at for leaf in tensors if leaf.at in used and leaf.shape[axis : axis + 1] == (count,)]
+    if len(fitting) != 1:
+        return None
+    if re.fullmatch(r"\[\d+\]", fitting[0]):
+        return (tuple("features" if leaf.at == fitting[0] else "_" for leaf in results),)
+    return (fitting[0].lstrip("."),)
+
+
+def entries_of(subject: Subject, site: Site) -> list[str]:
+    """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
+    narrow = narrow_entry(subject, site.entry) if site.outer else None
+    return [narrow, ALL] if narrow else [ALL]
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def put_unit(
+    recording: Recording, unit: _Shape, key: str, names: tuple[str, str, str], place: SourceLine, sheet: Sheet
+) -> None:
+    """The shape of a unit, with names for its side, or height and width, that the model holds."""
+    shape = [str(size) for size in unit]
+    square = len(unit) == 3 and unit[1] == unit[2]
+    for axis, name in ((1, names[0]),) if square else ((1, names[1]), (2, names[2])) if len(unit) == 3 else ():
+        what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
+        shape[axis] = name
+    if square:
+        shape[2] = shape[1]
+    elif len(unit) != len(names):
+        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        shape = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
+    sheet.put(key, shape, place)
+
+
+def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:
+    """The units as the call gets them, and what it gets with each."""
+    if site.made:
+        shape = [_size(recording, size, ("rows", "columns")[axis], sheet) for axis, size in enumerate(site.made)]
+        sheet.put("forward.unit", shape, site.place, why="what the model makes of the pixels")
+    if site.axis:
+        sheet.put("forward.axis", site.axis, site.place, why="a batch axis of 1 before the units")
+    for name, form in site.more:
+        at = f"forward.with.{name}"
+        if form is None:
+            sheet.put(at, "absent", site.place, why="None in each batch")
+            continue
+        shape = [_size(recording, size, f"{name}_{axis}", sheet) for axis, size in enumerate(form[0])]
+        sheet.put(f"{at}.shape", shape, site.place, why="an entry for each unit")
+        sheet.put(f"{at}.dtype", form[1])
+
+
+def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
+    """A size by constants of the model: an expression, the number itself, or a name in `let`, one for each size.
+
+    The sheet asks for it where several expressions give it.
+    """
+    what = f"a size of a unit: {value} in the recording"
+    texts = list(dict.fromkeys(_texts(recording, value, sheet)))
+    asked = (question.key for question in sheet.questions if question.what == what)
+    same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
+    known = next(chain(asked, same), None)
+    if known is not None:
+        return known.removeprefix("let.")
+    if texts and "side //" in texts[0]:
+        return texts[0]
+    if value < _SMALL and not (texts and "patch" in texts[0]):
+        return str(value)
+    name = name if not sheet.has(f"let.{name}") else f"{name}_more"
+    if len(texts) == 1:
+        sheet.put(f"let.{name}", texts[0], why=what)
+    else:
+        candidates = (*texts[:5], str(value))
+        sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
+    return name
+
+
+def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:
+    """Patches of a side or of a unit, an attribute, or a product of two."""
+    numbers = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and n > 0}
+    side = numbers.get(sheet.value("let.side").strip('"')) if sheet.has("let.side") else None
+    patches = [(path, n) for path, n in numbers.items() if _PATCH.search(path)]
+    for path, patch in sorted(patches, key=lambda one: (not one[0].startswith("self.config."), one[0].count("."))):
+        if side is not None and side // patch == value:
+            yield f"side // {path}"
+        if side is not None and (side // patch) ** 2 == value:
+            yield f"(side // {path}) ** 2"
+        if 3 * patch**2 == value:
+            yield f"3 * {path} ** 2"
+    for path, pair in recording.numbers.items():
+        if "patch" in path and isinstance(pair, list) and len(pair) == 2 and prod(pair) == value:
+            yield f"{path}[0] * {path}[1]"
+    yield from (path for path, n in numbers.items() if n == value and _PATCH.search(path))
+    held = [path for path, n in numbers.items() if n == value and VISION.search(path) and not _DEPTH.search(path)]
+    yield from sorted(held, key=lambda path: (not _COLUMNS.search(path), path.count("."), path))[:2]
+    config = [(path, n) for path, n in numbers.items() if _CONFIG.fullmatch(path) and not _DEPTH.search(path)]
+    for one, n in config:
+        for other, m in config:
+            if m > 1 and n > 1 and n * m**2 == value:
+                yield f"{one} * {other} ** 2"

@@ -1,0 +1,333 @@
+"""Drafts the layout `packed` from a recording: the part that gets the patches of all items, and their grid.
+
+The recording says which part that is, its arguments, the rows that its sequences cover and the rows of a token. The
+slice of the tower says which statements can leave the graph.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import isqrt, prod
+
+from scaffold.descriptor.port import MODALITIES
+from scaffold.draft.inputs import Beyond, beyond
+from scaffold.draft.modules import Part
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.split import Tower, Unit, gate_of, put_attention, put_budget, put_calls, put_dtype, slice_of
+from scaffold.draft.subject import Subject
+from scaffold.draft.values import SourceLine
+from scaffold.draft.watched import (
+    EMBEDS,
+    MERGE,
+    Drafted,
+    columns_of,
+    function_of,
+    line_of,
+    omitted,
+    pixel_keys,
+    put_number,
+    put_width,
+    sizes_of_items,
+)
+from scaffold.syntax import FunctionNode, self_attribute
+from scaffold.tower.model import Crossing, TowerSlice
+from scaffold.tower.source import Module, Owner
+from scaffold.watch import Batch, Call, Leaf, Recording
+
+_ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
+_GRIDS = {3: ("t", "h", "w"), 2: ("h", "w")}
+_WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
+_OTHER = "its patches and their grid do not enter the same part as those of images"
+_Grid = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A part of the model that gets all patches of a modality as `data`, and their grid as `sizes`.
+
+    `calls` are one of each batch; `merge` is the side of the square of rows that becomes a token, 0 where none does.
+    """
+
+    part: str
+    pixels: str
+    sizes: str
+    data: str
+    grid: tuple[str, ...]
+    batches: tuple[Batch, ...]
+    calls: tuple[Call, ...]
+    grids: tuple[_Grid, ...]
+    merge: int
+
+    @property
+    def place(self) -> SourceLine:
+        return line_of(self.batches[0].way(self.calls[0])[-1])
+
+
+def draft_watched_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of a packed port but `layout` and `integration`.
+
+    None where no part gets all patches and their grid. Whatever hinders its split is an obstacle of the sheet.
+    """
+    entered = [(name, one) for name in MODALITIES for one in [_entered(recording.of(name))] if one is not None]
+    if not entered:
+        return None
+    first = entered[0][1]
+    alike = (first.part, first.data, first.grid, first.merge, len(first.grids[0][0]))
+    kept = {
+        name: one for name, one in entered if (one.part, one.data, one.grid, one.merge, len(one.grids[0][0])) == alike
+    }
+    try:
+        _put_tower(subject, recording, kept, sheet)
+    except Beyond as met:
+        sheet.obstacles += met.diagnostics
+    if sheet.obstacles:
+        return None
+    put_budget(subject, list(kept), sheet)
+    return tuple(kept), omitted(subject, recording, kept, _OTHER)
+
+
+def _entered(batches: Sequence[Batch]) -> _Entered | None:
+    """The outermost attribute of the model that gets all patches and their grid in every batch, once."""
+    fields = {field.key: field for field in batches[0].fields} if batches else {}
+    for key in sorted(pixel_keys(batches[0])) if batches else ():
+        sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
+        grids = [_grid(leaf.value) for batch in batches for leaf in batch.inputs if leaf.at == sizes]
+        columns = {len(one) for grid in grids for one in grid or [()]}
+        if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():
+            continue
+        found = [list(_getting(batch, key, grid)) for batch, grid in zip(batches, grids, strict=True)]
+        parts = [{part for part, _, _, _ in one} for one in found]
+        for part, data, names, _ in found[0]:
+            calls = [[call for of, _, _, call in one if of == part] for one in found]
+            if part not in set.intersection(*parts) or any(len(one) != 1 for one in calls):
+                continue
+            assert sizes is not None, "a grid is the value of an input"
+            merge = _merge(batches, grids)
+            return _Entered(
+                part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
+            )
+    return None
+
+
+def _grid(value: object) -> _Grid:
+    """The rows of a grid, a tensor or a list; none of any other value."""
+    rows = value if isinstance(value, list) else []
+    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
+    return tuple(map(tuple, rows)) if whole else ()
+
+
+def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
+    """The calls of the model's own attributes with an input as it is and its grid, with the names of both arguments.
+
+    They give one tensor.
+    """
+    for call in batch.calls:
+        if call.inside is not None or "." in call.part:
+            continue
+        data = [leaf.at for leaf in call.arguments if any(one.of == key for one in leaf.sources)]
+        names = tuple(leaf.at for leaf in call.arguments if _grid(leaf.value) == grid)
+        if len(data) == 1 and names and [leaf.at for leaf in call.results if leaf.is_tensor] == [""]:
+            yield call.part, data[0], names, call
+
+
+def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
+    """The side of the square of rows of one frame that becomes a token, the same for all items; 0 if there is none."""
+    sides = set()
+    for batch, grid in zip(batches, grids, strict=True):
+        for one, tokens in zip(grid, [leaf.shape[0] for leaf in batch.results], strict=False):
+            *frames, height, width = one
+            side = isqrt(prod(one) // tokens) if tokens else 0
+            whole = side and tokens == prod(frames) * (height // side) * (width // side)
+            sides.add(side if whole else 0)
+    return sides.pop() if len(sides) == 1 else 0
+
+
+def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered], sheet: Sheet) -> None:
+    first = next(iter(kept.values()))
+    place, tree = first.place, subject.tree
+    cls = _class(subject, *first.calls[0].cls.rpartition(".")[::2])
+    if cls is None:
+        raise beyond(tree, place, f"the class of `self.{first.part}`, which gets the pixels, is not in the tree")
+    if not first.merge:
+        raise beyond(tree, place, f"no square of rows of `self.{first.part}` is a token")
+    sheet.put("model.tower", first.part, place)
+    for modality, one in kept.items():
+        sheet.put(f"modalities.{modality}.pixels", one.pixels, one.place, why=f"`{one.data}` of `self.{one.part}`")
+        sheet.put(f"modalities.{modality}.sizes", one.sizes, why=f"`{', '.join(one.grid)}` there")
+        embeds = _embeds(subject, one.batches[0])
+        if embeds is not None:
+            sheet.put(f"modalities.{modality}.embeds", embeds, why="as the processor declares it")
+    columns = len(first.grids[0][0])
+    sheet.put("sizes.columns", _GRIDS[columns], why=f"a row of `{first.sizes}`")
+    _put_merge(recording, first, sheet)
+    sheet.put("item.rows", _ROWS[columns][0], why=f"the product of `{first.sizes}`")
+    sheet.put("item.tokens", _ROWS[columns][1], why="the embeddings of each item")
+    _put_row(recording, first, sheet)
+    sheet.put("tower.class", cls[1].name, place)
+    sheet.put("tower.entry", "forward")
+    sheet.put("tower.data", first.data, place)
+    sheet.put("tower.metadata", first.grid)
+    tower = Tower(subject, sheet, Part(first.part, place, None, cls), cls, first.data, first.grid, place)
+    put_dtype(tower)
+    around = _around(subject, first, sheet)
+    sliced = slice_of(tower)
+    seen = _Sequences(recording, tuple(kept.values()), sliced)
+    put_attention(tower, sliced, seen.unit, seen.window, frames="video" in kept)
+    put_calls(tower, sliced, around, None)
+    _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
+    gate = gate_of(subject.program, subject.model.owner, _visited(subject, kept.values()))
+    if gate is not None:
+        sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
+
+
+def _class(subject: Subject, module: str, name: str) -> Owner | None:
+    path = module.replace(".", "/")
+    for file in (f"{path}.py", f"{path}/__init__.py"):
+        found = subject.program.module(file)
+        if found is not None and name in found.classes:
+            return found, found.classes[name]
+    return None
+
+
+def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+    """The side of the square of rows that becomes a token: the tower's own attribute, or as other layouts find it."""
+    own = f"self.{entered.part}."
+    held = [path for path, n in recording.numbers.items() if n == entered.merge and path.startswith(own)]
+    called = [path for path in held if path.count(".") == 2 and MERGE.search(path)]
+    if len(called) == 1:
+        sheet.put("let.m", called[0], why=f"{entered.merge} in the recording")
+        return
+    what = f"the side of the square of rows that becomes one token: {entered.merge} in the recording"
+    put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
+
+
+def _put_row(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+    """The shape of a row: its width as an attribute of the tower. The sheet asks for a row of several axes."""
+    batch = entered.batches[0]
+    shape = next(leaf.shape for leaf in entered.calls[0].arguments if leaf.at == entered.data)[1:]
+    if len(shape) == 1:
+        width = columns_of(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
+        if width:
+            sheet.put("pixels.shape", [width], why=f"the first part of the tower that gets rows of {shape[0]} values")
+    else:
+        what = f"shape of one row of the pixel tensor, as a list: {list(shape)} in the recording"
+        sheet.ask(Question("pixels.shape", what))
+
+
+def _visited(subject: Subject, entered: Iterable[_Entered]) -> Iterator[tuple[Module, FunctionNode]]:
+    """The functions that waited for a part, and the model's methods that they name: these may call none."""
+    for one in entered:
+        for module, function in filter(None, (function_of(subject, frame) for frame in one.batches[0].frames)):
+            yield module, function
+            for node in ast.walk(function):
+                name = self_attribute(node) if isinstance(node, ast.Attribute) else None
+                method = subject.program.method(subject.model.owner, name) if name is not None else None
+                if method is not None:
+                    yield method[0], method[2]
+
+
+def _embeds(subject: Subject, batch: Batch) -> str | None:
+    """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
+    text = "".join(module.text for module, _ in subject.program.lineage(subject.model.owner))
+    declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
+    return next((key for key in declared if f'"{key}"' in text), None)
+
+
+def _around(subject: Subject, entered: _Entered, sheet: Sheet) -> str:
+    """The part that gets the tower's rows and gives as many; one that also gets the sizes runs after the graph."""
+    batch, tower = entered.batches[0], entered.calls[0]
+    number = batch.calls.index(tower)
+    for call in batch.calls[number + 1 :]:
+        origins = [leaf for leaf in call.arguments if any(one.of == f"#{number}" for one in leaf.sources)]
+        if call.inside is not None or not origins:
+            continue
+        place = line_of(batch.way(call)[-1])
+        others = [leaf for leaf in call.arguments if leaf not in origins and leaf.type != "NoneType"]
+        if len(others) == 1 and _grid(others[0].value) == entered.grids[0]:
+            sheet.put("post.call", f"self.{call.part}(output, sizes)", place, why="needs the sizes on the host")
+            return ""
+        rows = [leaf.shape[0] for leaf in (*tower.results, *call.results) if leaf.is_tensor and leaf.shape]
+        if others or len(rows) != 2 or rows[0] != rows[1]:
+            raise beyond(subject.tree, place, f"`self.{call.part}` runs on the tower's output, and is no part of it")
+        return f"self.{call.part}"
+    return ""
+
+
+def _put_width(recording: Recording, entered: _Entered, sheet: Sheet, *, last: bool) -> None:
+    """The columns of the embeddings: the attribute of a tower that runs last, as other layouts, or a sum of two."""
+    width = entered.batches[0].results[0].shape[-1]
+    own = f"self.{entered.part}.out_hidden_size"
+    if last and recording.numbers.get(own) == width:
+        sheet.put("output.hidden_size", own, entered.place, why=f"{width} in the recording")
+        return
+    if width in recording.numbers.values():
+        put_width(recording, entered.batches[0], sheet)
+        return
+    held = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and path.count(".") == 1}
+    sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
+    candidates = tuple(Candidate(text, f"{width} in the recording") for text in sums)
+    sheet.ask(Question("output.hidden_size", f"columns of the embeddings: {width} in the recording", candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """The rows that attention sequences cover, by their recorded offsets."""
+
+    recording: Recording
+    entered: tuple[_Entered, ...]
+    sliced: TowerSlice
+
+    def unit(self, crossing: Crossing) -> Unit:
+        seen = list(self._values(crossing))
+        if not seen:
+            return Unit()
+        place = seen[0][2]
+        items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
+        frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
+        asked = {parameter.name for parameter in self.sliced.method_parameters}
+        if items and not (frames and "max_frames_per_batch" in asked):
+            return Unit("item", "all rows of an item, in each batch", place)
+        if frames:
+            return Unit("frame", "h * w rows, once for each frame, in each batch", place)
+        within = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
+        return Unit("window", f"at most {self._longest(crossing)} rows in each batch", place) if within else Unit()
+
+    def window(self, crossing: Crossing) -> str | None:
+        """The attributes that give the side of the largest window, in tokens."""
+        numbers, part, merge = self.recording.numbers, self.entered[0].part, self.entered[0].merge
+        side = isqrt(self._longest(crossing))
+        held = [(path, n) for path, n in numbers.items() if path.startswith(f"self.{part}.") and isinstance(n, int)]
+        for path, pixels in held:
+            for patch, size in held:
+                if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side and side % merge == 0:
+                    return f"{path} // m // {patch}"
+        return None
+
+    def _longest(self, crossing: Crossing) -> int:
+        return max(end - begin for ends, _, _ in self._values(crossing) for begin, end in pairwise(ends))
+
+    def _values(self, crossing: Crossing) -> Iterator[tuple[list[int], _Grid, SourceLine]]:
+        """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
+        for one in self.entered:
+            for batch, grid in zip(one.batches, one.grids, strict=True):
+                inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
+                named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
+                found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
+                if found is not None:
+                    yield found[0], grid, found[1]
+
+
+def _is(leaf: Leaf, crossing: Crossing) -> bool:
+    return leaf.at in (crossing.key, crossing.name) or leaf.at.endswith(f".{crossing.key}")
+
+
+def _frames(grid: _Grid) -> list[int]:
+    return [prod(one[-2:]) for one in grid for _ in range(prod(one[:-2]))]
+
+
+def _ends(lengths: Sequence[int]) -> list[int]:
+    return [0, *accumulate(lengths)]
