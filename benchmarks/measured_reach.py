@@ -107,8 +107,13 @@ def counts(name: str, rows: list[Row]) -> list[str]:
     proven = [row for row in rows if row["static"] == "proven"]
     ends = Counter(numeric(row).partition(" (")[0] for row in proven)
     found = ", ".join(f"{end} {ends[end]}" for end in ("pass", "fail", "none", "outdated", "not run") if ends[end])
-    once = sum(numeric(row) == "pass" and row["kind"] not in _TWICE for row in proven)
+    once = sum(map(runs_once, proven))
     return [name, str(len(rows)), str(len(proven)), found, str(sum(map(alone, proven))), str(once)]
+
+
+def runs_once(row: Row) -> bool:
+    """Whether a row passed, and its port runs no code of the model twice."""
+    return numeric(row) == "pass" and row["kind"] not in _TWICE
 
 
 def alone(row: Row) -> bool:
