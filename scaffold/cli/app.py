@@ -26,27 +26,36 @@ from scaffold.cli.options import PROGRAM
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 from scaffold.report.plain import one_line
 
-#: command -> (module below scaffold.cli, summary), in the order of use.
-COMMANDS = {
-    "init": ("init", "Draft a descriptor from a model's own source."),
-    "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree."),
-    "plan": ("plan", "Show what `new` would change in a vLLM tree, and why."),
-    "validate": ("validate", "Check descriptors."),
-    "schema": ("schema", "Print the JSON Schema of descriptors."),
-    "protocol": ("protocol", "Show the encoder CUDA graph protocol of a vLLM tree."),
-    "tower": ("tower", "Show how a vision tower splits into data and metadata, and its capture hazards."),
-    "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
-    "fix": ("fix", "Repair a port that a vLLM tree has already, in a few proven lines."),
-    "budgets": ("budgets", "Fit the ladder of token budgets to recorded traffic."),
-    "profile": ("profile", "Show where the GPU time of a vision tower goes (needs a GPU)."),
-    "bench": ("bench", "Measure an encoder on a GPU: eager, exact graphs, vLLM's manager, ours."),
-    "pr": ("pr", "Describe a port as a pull request, and check the target's rules."),
-    "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
-    "revert": ("revert", "Undo the last run on a tree."),
-    "recover": ("recover", "Repair a tree after a killed run."),
-    "doctor": ("doctor", "Show what the plugin does in the installed vLLM, and why it leaves a model out."),
-    "explain": ("explain", "Explain an error code."),
+#: What a person wants -> command -> (module below scaffold.cli, summary), in the order of use.
+SECTIONS = {
+    "Port a model": {
+        "init": ("init", "Draft a descriptor from a model's own source."),
+        "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree."),
+        "plan": ("plan", "Show what `new` would change in a vLLM tree, and why."),
+        "fix": ("fix", "Repair a port that a vLLM tree has already, in a few proven lines."),
+        "pr": ("pr", "Describe a port as a pull request, and check the target's rules."),
+        "revert": ("revert", "Undo the last run on a tree."),
+        "recover": ("recover", "Repair a tree after a killed run."),
+    },
+    "Check and prove": {
+        "validate": ("validate", "Check descriptors."),
+        "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
+        "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
+    },
+    "Serve and measure": {
+        "doctor": ("doctor", "Show what the plugin does in the installed vLLM, and why it leaves a model out."),
+        "budgets": ("budgets", "Fit the ladder of token budgets to recorded traffic."),
+        "profile": ("profile", "Show where the GPU time of a vision tower goes (needs a GPU)."),
+        "bench": ("bench", "Measure an encoder on a GPU: eager, exact graphs, vLLM's manager, ours."),
+    },
+    "Look something up": {
+        "explain": ("explain", "Explain an error code."),
+        "schema": ("schema", "Print the JSON Schema of descriptors."),
+        "protocol": ("protocol", "Show the encoder CUDA graph protocol of a vLLM tree."),
+        "tower": ("tower", "Show how a vision tower splits into data and metadata, and its capture hazards."),
+    },
 }
+COMMANDS = {name: found for section in SECTIONS.values() for name, found in section.items()}
 
 
 class _ReaderGone(Exception):
@@ -68,6 +77,12 @@ class _LazyGroup(click.Group):
         command: click.Command = import_module(f"scaffold.cli.{module}").command
         command.params += [option for option in _output_options(inner=True) if option.name not in _names(command)]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -254,4 +269,4 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-__all__ = ["COMMANDS", "cli", "main"]
+__all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
