@@ -186,7 +186,7 @@ def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
     ("words", "offered"),
     [
         ("vitcg-scaffold va", ["validate"]),
-        ("vitcg-scaffold re", ["regen", "revert", "recover"]),
+        ("vitcg-scaffold re", ["revert", "recover", "regen"]),
         ("vitcg-scaffold validate ", list(shipped_names())),
         ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
         ("vitcg-scaffold new internvl --vllm in", ["installed"]),
