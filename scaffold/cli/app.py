@@ -26,7 +26,7 @@ from scaffold.cli.options import PROGRAM
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
 from scaffold.report.plain import one_line
 
-#: What a person wants -> command -> (module below scaffold.cli, summary), in the order of use.
+#: Section of `--help` -> command -> (module below scaffold.cli, summary), in the order of use.
 SECTIONS = {
     "Port a model": {
         "init": ("init", "Draft a descriptor from a model's own source."),
