@@ -400,7 +400,7 @@ class EncoderCudaGraphManager:
             if not flat:
                 self.budget_graphs.setdefault(path, {}).clear()
         for key, captured in self.core.graphs.items():
-            axes = tuple(axis for axis in key.axes if axis is not Room.ITEMS)
+            axes = own_axes(key.axes)  # both rooms of a budget are one entry, as in vLLM
             name = (key.budget, axes) if axes else key.budget
             (self.budget_graphs if flat else self.budget_graphs[key.path])[name] = captured
 
