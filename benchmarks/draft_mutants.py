@@ -27,14 +27,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reach import CONFIGS, NEWEST, RESULTS, code_of, first_candidate, load, write
+from reach import NEWEST, RESULTS, code_of, first_candidate, load, write
 from watch_drafts import answered, recorded
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import interview
 from scaffold.verify.numeric import check_numerics_all, keep_warm
-from scaffold.verify.numeric.recipes import AUTOMATIC
+from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration
 from scaffold.workflow import numeric_requests, prepare_port
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def outcome(
     folder: Path,
     *,
     recipe: str | None = AUTOMATIC,
-    config: Path | None = None,
+    config: str | None = None,
     right: str = "",
 ) -> str:
     """`refused`, `caught`, `same` as the code whose hash is `right`, `without effect`, or `accepted`.
@@ -106,8 +106,7 @@ def outcome(
         changed = prepare_port(port, tree, replace=True).changed
         if right and right == code_of(changed):
             return "same"
-        given = str(config) if config is not None and config.exists() else None
-        (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=given))
+        (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=config))
     except DiagnosticError:
         return "refused"
     if not report.passed:
@@ -160,7 +159,7 @@ def main() -> int:
                 if known and known["code"] == row["code"]:
                     continue
                 recipe = None if load(chosen.release)[name]["config"] == "recipe" else AUTOMATIC
-                config = CONFIGS / f"{name}.json"
+                config = known_configuration([name]) or None
                 end = outcome(tree, change, text, Path(folder), recipe=recipe, config=config, right=row["code"])
                 rows = [other for other in rows if other is not known]
                 rows.append({"architecture": name, "change": change, "outcome": end, "code": row["code"]})

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import CONFIGS, RESULTS, code_of, first_candidate, load, write
+from reach import RESULTS, code_of, first_candidate, load, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
 from scaffold.protocol import SourceTree, resolve_target
 from scaffold.verify.numeric import check_numerics_all, keep_warm, record_run
-from scaffold.verify.numeric.recipes import AUTOMATIC
+from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration
 from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
@@ -75,9 +75,8 @@ def judged(tree: SourceTree, name: str, draft: Draft, before: Mapping[str, Any],
             return {"code": code, "numeric": surveyed["numeric"], "checks": surveyed["checks"]}
         if not prove:
             return {"code": code}
-        config = CONFIGS / f"{name}.json"
         recipe = None if surveyed.get("config") == "recipe" else AUTOMATIC
-        given = str(config) if config.exists() else None
+        given = known_configuration([name]) or None
         (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=given))
     except DiagnosticError as error:
         return {"numeric": "refused", "reason": error.diagnostics[0].message}
@@ -98,8 +97,7 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
     path = folder / f"{name}.json" if folder else None
     if path is not None and path.exists():
         return Recording.from_json(json.loads(path.read_text("utf-8")))
-    config = CONFIGS / f"{name}.json"
-    made = record_run(recording_request(tree, name, config=str(config) if config.exists() else None))
+    made = record_run(recording_request(tree, name, config=known_configuration([name]) or None))
     if path is not None:
         path.write_text(json.dumps(made.to_json()), "utf-8")
     return made
