@@ -360,7 +360,7 @@ class ExplicitUnits(Units):
 
 
 def test_units_of_an_explicit_port() -> None:
-    facts = TreeFacts(extraction=Extraction((), (), None, (), False))
+    facts = TreeFacts(extraction=Extraction((), (), None, (), None, split=False, regroups=False))
     model, pixels = made("llava", ExplicitUnits, facts), torch.rand(3, 3, 2, 2)
     wanted = model.embed_multimodal(pixel_values=pixels)
 

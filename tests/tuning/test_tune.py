@@ -8,6 +8,8 @@ from torch import nn
 
 from scaffold.runtime.tuning import BOUNDS, TuningChoice, kernels, largest_error, moved, read_choice, tower, tune
 from scaffold.runtime.tuning.base import Undo
+from scaffold.runtime.tuning.mlp import PadMlp
+from scaffold.runtime.tuning.norms import FusedNorms
 
 
 class Mlp(nn.Module):
@@ -204,12 +206,12 @@ def test_a_weight_that_somebody_replaced_is_the_one_that_multiplies(host, proof)
 
 
 def test_a_tuning_that_raises_is_taken_back(host, monkeypatch):
-    class Broken(tower.PadMlp):
+    class Broken(PadMlp):
         def apply(self, path, module, modules, undo):
             super().apply(path, module, modules, undo)
             raise RuntimeError("no memory")
 
-    monkeypatch.setattr(tower, "TUNINGS", (Broken(), tower.FusedNorms()))
+    monkeypatch.setattr(tower, "TUNINGS", (Broken(), FusedNorms()))
     tuned = tune(host)
     assert host.visual.mlp.down.weight.untyped_storage().nbytes() == 4 * 16 * 20
     assert tuned.outcomes[0].refused == {"": "RuntimeError: no memory"}
