@@ -26,9 +26,8 @@ Streams (a fixed seed; a token is 2 x 2 patches):
 
 `MODEL:served` allows videos beside the images, as `vllm serve` does, and `MODEL:images` allows none; both have as many
 items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings; `off+always` prefers no
-eager call. `--batched` bounds the tokens that the scheduler
-batches, and the processor then makes images of up to 16384 tokens. The models beyond the five core ones need their
-ports: `cut_gpu.py --generate FOLDER`, then `--ports FOLDER`.
+eager call. `--batched` bounds the tokens that the scheduler batches; the processor makes images of up to 16384 tokens.
+The models beyond the five core ones need their ports: `cut_gpu.py --generate FOLDER`, then `--ports FOLDER`.
 
 Start-up times come from processes of their own. There an eager run of a large input comes first as in vLLM's profiling,
 and the garbage collector is frozen as in vLLM's capture. Memory comes from the process of the streams.
@@ -217,9 +216,8 @@ class CutTraffic:
             if self.name == "lfm2_vl":
                 thumbnail = (chance.randint(9, 15) * 2, chance.randint(9, 15) * 2)
                 return [*[(32, 32)] * (number if number > 1 else 0), thumbnail]
-            return [(chance.randint(24, 32), chance.randint(24, 32)) for _ in range(1)] + [
-                (chance.randint(28, 32), chance.randint(28, 32))
-            ] * number
+            whole = (chance.randint(24, 32), chance.randint(24, 32))
+            return [whole, *[(chance.randint(28, 32), chance.randint(28, 32))] * number]
 
         make, stream = (grid, "grids") if self.subject.calls is cut_gpu.GRIDS else (part, "parts")
         calls = [[make() for _ in range(chance.randint(1, 3))] for _ in range(max(3, round(200 * share)))]

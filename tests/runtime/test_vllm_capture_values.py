@@ -51,13 +51,13 @@ class Packed:
         return SimpleNamespace(values=values)
 
 
-def speaker(model, hooks=()):
+def speaker(model, hooks=(), axes=()):
     config = SimpleNamespace(
         padding_logics=dict(hooks), out_hidden_size=6, modalities=["image"], input_key_by_modality={}, capture_axes=()
     )
     owner = SimpleNamespace(
         model=model, config=config, device=torch.device("cpu"), dtype=torch.float32, _capture_axes=(),
-        axes=(), _ladders=lambda: {"default": [64]},
+        axes=axes, _ladders=lambda: {"default": [64]},
     )  # fmt: skip
     return binding.VllmAdapter(owner, VALUES)
 
@@ -142,10 +142,8 @@ def test_a_buffer_that_a_hook_finds_by_its_address_stays():
 def test_images_have_graphs_of_their_own_where_videos_are_allowed():
     """They have a sequence for each item, not for each frame; the port is asked last for the room of frames."""
     model = Packed()
-    found = speaker(model)
-    found.owner.axes = found.owner._capture_axes = ()
-    assert found.rooms_of({"pixel_values": None, "image_grid_thw": None}) == ()
-    found.owner.axes = (tuple(Room),)
+    assert speaker(model).rooms_of({"pixel_values": None, "image_grid_thw": None}) == ()
+    found = speaker(model, axes=(tuple(Room),))
     sequences = {}
     for room in Room:
         values = found.capture_values(GraphKey("default", 128, (room,)), LIMITS)
@@ -165,6 +163,5 @@ def test_images_have_graphs_of_their_own_where_videos_are_allowed():
     ],
 )
 def test_names_of_inputs_tell_the_room_that_they_need(names, room):
-    found = speaker(Packed())
-    found.owner.axes = (tuple(Room),)
+    found = speaker(Packed(), axes=(tuple(Room),))
     assert found.rooms_of(dict.fromkeys(names)) == (room,)

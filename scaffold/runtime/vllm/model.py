@@ -214,7 +214,9 @@ class VllmAdapter:
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[Kind, tuple[bool, bool]] = {}
-        self._kept: dict[Kind, tuple[str, ...]] = {}
+        #: The names that a selection of all items keeps, and the axis keys of such inputs.
+        self._kept: dict[Kind, tuple[tuple[str, ...], AxisKeys]] = {}
+        self._has_rooms = tuple(Room) in owner.axes
         #: By input names in their order: the type of an input that holds pixels, None for one that holds sizes.
         self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
         self._specs: _Buffers | None = None
@@ -271,7 +273,7 @@ class VllmAdapter:
 
     def rooms_of(self, inputs: Inputs) -> tuple[Room, ...]:
         """The axis key of inputs, where images have graphs of their own. Inputs of unknown names may be frames."""
-        if tuple(Room) not in self.owner.axes:
+        if not self._has_rooms:
             return ()
         images = any("image" in name for name in inputs) and not any("video" in name for name in inputs)
         return (Room.ITEMS if images else Room.FRAMES,)
@@ -380,7 +382,8 @@ class VllmAdapter:
     def whole(self, inputs: Inputs) -> tuple[Inputs, AxisKeys]:
         kind = _kind(inputs)
         if self._facts.get(kind, (False, False))[0]:
-            return {name: inputs[name] for name in self._kept[kind]}, self.rooms_of(inputs)
+            names, axes = self._kept[kind]
+            return {name: inputs[name] for name in names}, axes
         return self.select(inputs, range(len(self.items(inputs))))
 
     # -- measurements on the first call of a kind
@@ -395,7 +398,7 @@ class VllmAdapter:
         selected, axes = self.owner._select_items(inputs, list(range(count)))
         identity = not axes and all(name in inputs and _same(selected[name], inputs[name]) for name in selected)
         if identity:
-            self._kept[kind] = tuple(selected)
+            self._kept[kind] = tuple(selected), self.rooms_of(inputs)
         # Plans of a port that is run around its encoder hold no metadata.
         facts = self._facts[kind] = (identity, self.around is not None or self._is_pure(inputs, selected))
         return facts
