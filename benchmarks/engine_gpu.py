@@ -66,6 +66,8 @@ TIE = 0.1
 #: Turns that do not count: ours captures graphs on demand, and its trials of a size take nine uses.
 WARM_UP = 9
 KV_CACHE_BYTES = 3 << 30
+#: Tokens of the longest prompt. LLaVA-NeXT makes up to 2880 of an image, and a request has four.
+CONTEXT = {"llava_next": 16384}
 
 Samples = dict[str, dict[str, list[tuple[float, ...]]]]
 
@@ -147,7 +149,7 @@ class Session:
         self.random = random.Random(arguments.seed)
         self.began = time.perf_counter()
         options: dict[str, Any] = {"max_model_len": 2048, "dtype": "float32"} if tiny else {
-            "max_model_len": 8192, "max_num_batched_tokens": 8192,
+            "max_model_len": CONTEXT.get(name, 8192), "max_num_batched_tokens": 8192,
             # Fix the size of the cache: the engines start at once, so free memory says nothing. vLLM only compares the
             # share with the free memory.
             "kv_cache_memory_bytes": KV_CACHE_BYTES, "gpu_memory_utilization": 0.05,

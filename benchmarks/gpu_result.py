@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from measured_code import measured_code
+
 
 def versions(release: str) -> dict[str, str]:
     """The versions of the measured packages."""
@@ -31,7 +33,7 @@ def versions(release: str) -> dict[str, str]:
 def head(machine: str, release: str) -> dict[str, Any]:
     """The first keys of a result."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return {"machine": machine, "versions": versions(release), "date": today}
+    return {"machine": machine, "versions": versions(release), "date": today, "code": measured_code()}
 
 
 def save(total: dict[str, Any], out: Path | None) -> None:

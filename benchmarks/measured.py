@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measured_code import told
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
 MADE = "<!-- made by benchmarks/pages.py from benchmarks/results/: do not edit -->"
@@ -86,15 +88,16 @@ def sources(script: str, results: Iterable[str]) -> Iterable[str]:
     yield "## Where the numbers come from"
     yield f"`{script}` measured these. Each file holds every single number."
     rows = [[f"`benchmarks/results/{name}.json`", *ran(name)] for name in results]
-    yield table(["results", "vLLM", "torch", "machine", "date"], rows)
+    yield table(["results", "vLLM", "torch", "machine", "date", "code"], rows)
+    yield "*code* is the commit that was measured. *changed since* means that the runtime or the adapters differ now."
 
 
 def ran(name: str) -> list[str]:
-    """vLLM, torch, machine and date of a result."""
+    """vLLM, torch, machine, date and code of a result."""
     result = load(name)
     versions = result["versions"]
     machine = result["machine"].removeprefix("one ").replace("NVIDIA ", "")
-    return [versions["vllm"], versions.get("torch", ""), machine, result["date"]]
+    return [versions["vllm"], versions.get("torch", ""), machine, result["date"], told(result)]
 
 
 def document(*parts: str) -> str:

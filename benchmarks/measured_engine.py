@@ -27,15 +27,14 @@ SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 
 
 def pages() -> list[Page]:
-    main, old, pair, small, served = (
-        load(f"engine_h200{end}") for end in ("", "_vllm_0_26", "_x2", "_small", "_stream")
-    )
+    parts = ("", "_small", "_x2", "_vllm_0_26", "_stream", "_layouts", "_x2_layouts")
+    main, small, pair, old, served, layouts, layouts_pair = (load(f"engine_h200{part}") for part in parts)
     return [
         page(
             "engine",
             "What does a request gain in the whole engine?",
             "benchmarks/engine_gpu.py",
-            [*(f"engine_h200{end}" for end in ("", "_small", "_x2", "_vllm_0_26", "_stream")), *COMMANDS],
+            [*(f"engine_h200{part}" for part in parts), *COMMANDS],
             "# The whole engine",
             f"""{gain(main)} Ours is slower at none of these sizes.""",
             verdicts(main),
@@ -94,6 +93,21 @@ def pages() -> list[Page]:
             answers(old),
             stream(old),
             memory(old),
+            "## Other layouts",
+            f"""Mistral 3 (`rows`) and LLaVA-NeXT (`cut`), which vLLM has no graphs for: its engine is the eager one.
+            {against_eager(layouts)}""",
+            verdicts(layouts),
+            times(layouts),
+            """Where an image alone keeps the GPU busy, a graph saves nothing. Ours then runs the model's own code up to
+            the encoder before it replays, and the GPU waits for that.""",
+            answers(layouts),
+            stream(layouts),
+            memory(layouts),
+            """On two GPUs with tensor parallel 2, where vLLM takes `--mm-encoder-tp-mode weights` for these models: a
+            graph holds the collectives of the encoder. There is one engine of each mode.""",
+            times(layouts_pair),
+            answers(layouts_pair),
+            stream(layouts_pair),
             "## The commands of the guide",
             *commands(),
         )
@@ -150,7 +164,7 @@ def verdicts(result: dict[str, Any]) -> str:
     head = ["model", "ours against", *(f"{what}: faster, undecided, slower" for what in kinds.values())]
     lines = []
     for model, rows in _by_model(result["rows"]):
-        for other in MODES[:2]:
+        for other in _modes(rows)[:-1]:
             counts = [Counter(row[f"ours_against_{other}"][kind]["no_slower"] for row in rows) for kind in kinds]
             words = (
                 ", ".join(str(count[verdict]) for verdict in ("holds", "within noise", "fails")) for count in counts
@@ -165,13 +179,14 @@ def times(result: dict[str, Any]) -> str:
     for model, rows in _by_model(result["rows"]):
         heads = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
         kinds = [kind for kind in heads if f"ours_{kind}" in rows[0]]
-        head = ["images", *(f"{heads[kind]}: {TITLES[mode]}" for kind in kinds for mode in MODES)]
-        lines = [[row["images"], *(f"{row[f'{mode}_{kind}']:.1f}" for kind in kinds for mode in MODES)] for row in rows]
+        modes = _modes(rows)
+        head = ["images", *(f"{heads[kind]}: {TITLES[mode]}" for kind in kinds for mode in modes)]
+        lines = [[row["images"], *(f"{row[f'{mode}_{kind}']:.1f}" for kind in kinds for mode in modes)] for row in rows]
         found += [f"{_title(result, model)}, milliseconds:", table(head, lines)]
         kinds = [kind for kind in kinds if kind != "ms"]
-        head = ["images", *(f"{heads[kind]}: ours against {TITLES[other]}" for kind in kinds for other in MODES[:2])]
+        head = ["images", *(f"{heads[kind]}: ours against {TITLES[other]}" for kind in kinds for other in modes[:-1])]
         lines = [
-            [row["images"], *(difference(row[f"ours_against_{other}"][kind]) for kind in kinds for other in MODES[:2])]
+            [row["images"], *(difference(row[f"ours_against_{other}"][kind]) for kind in kinds for other in modes[:-1])]
             for row in rows
         ]
         found += [
@@ -199,7 +214,8 @@ def _title(result: dict[str, Any], model: str) -> str:
     if "encoder_ms" in detail["turns"]:
         turns += f", {detail['turns']['encoder_ms']} of the encoder"
     modes = Counter(map(_mode, detail["engines"]))
-    return f"{detail['sizes_of']} ({turns}; engines: {', '.join(f'{modes[mode]} {TITLES[mode]}' for mode in MODES)})"
+    engines = ", ".join(f"{modes[mode]} {TITLES[mode]}" for mode in MODES if modes[mode])
+    return f"{detail['sizes_of']} ({turns}; engines: {engines})"
 
 
 def answers(result: dict[str, Any]) -> str:
@@ -273,6 +289,26 @@ def stream(result: dict[str, Any]) -> str:
                     ]
                 )  # fmt: skip
     return table(head, lines)
+
+
+def against_eager(result: dict[str, Any]) -> str:
+    """The whole stream with ours as a share of eager's, and the sizes where an engine of ours is slower."""
+    words = []
+    for model, detail in _engines(result):
+        ours, eager = (sum(run["seconds"] for run in detail[mode]["stream"]) for mode in ("ours", "eager"))
+        words.append(f"{NAMES[model]} {ours / eager:.2f}")
+    slower = [
+        f"{NAMES[row['model']]}, {row['images']}"
+        for row in result["rows"]
+        if row["ours_against_eager"]["engine_ms"]["no_slower"] == "fails"
+    ]
+    return f"""The mixed stream takes with ours, of eager's time: {", ".join(words)}. The engine is slower with ours at:
+    {"; ".join(slower) or "no size"}."""
+
+
+def _modes(rows: list[dict[str, Any]]) -> list[str]:
+    """The modes that were measured; ours is the last."""
+    return [mode for mode in MODES if f"{mode}_engine_ms" in rows[0]]
 
 
 def _graphs(rank: dict[str, Any]) -> str:

@@ -20,13 +20,20 @@ from typing import Any
 SENTENCE = "What is in this picture? A cat sits on the mat, and 3 dogs look at it. user assistant"
 VOCABULARY = 384
 #: The checkpoints whose sizes `scale="real"` has.
-REAL = {"qwen2_vl": "Qwen2-VL-2B", "qwen2_5_vl": "Qwen2.5-VL-3B"}
+REAL = {
+    "qwen2_vl": "Qwen2-VL-2B",
+    "qwen2_5_vl": "Qwen2.5-VL-3B",
+    "mistral3": "Ministral-3-3B",
+    "llava_next": "LLaVA-v1.6-Mistral-7B",
+}
 
 _QWEN_IMAGE, _QWEN_VIDEO = "<|image_pad|>", "<|video_pad|>"
 _QWEN_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", _QWEN_IMAGE, _QWEN_VIDEO,
 )  # fmt: skip
 _INTERNVL_TOKENS = (*_QWEN_TOKENS, "<img>", "</img>", "<IMG_CONTEXT>", "<image>", "<video>")
+_MISTRAL3_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "[IMG]", "[IMG_BREAK]", "[IMG_END]")
+_LLAVA_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>")
 _STEP3_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>",
     "<im_start>", "<im_end>", "<im_patch>", "<patch_start>", "<patch_end>", "<patch_newline>",
@@ -88,6 +95,12 @@ MODELS: dict[str, Model] = {
     "qwen3_vl": Model("Qwen3VLForConditionalGeneration", processor="Qwen3VLProcessor", **_QWEN),  # type: ignore[arg-type]
     "internvl": Model("InternVLChatModel", _INTERNVL_TOKENS, "<image>", "<video>", remote_code=True),
     "step3_vl": Model("Step3VLForConditionalGeneration", _STEP3_TOKENS, "<im_patch>", None),
+    "mistral3": Model(
+        "Mistral3ForConditionalGeneration", _MISTRAL3_TOKENS, "[IMG]", None, processor="PixtralProcessor"
+    ),
+    "llava_next": Model(
+        "LlavaNextForConditionalGeneration", _LLAVA_TOKENS, "<image>", None, processor="LlavaNextProcessor"
+    ),
 }
 
 
@@ -102,7 +115,8 @@ def write_model(name: str, directory: Path, scale: str = "tiny") -> Path:
     eos = {"eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}
     _write(directory / "generation_config.json", eos)
     if model.processor is not None:
-        _write_qwen_processor(directory, name, model.processor, scale)
+        write = {"mistral3": _write_mistral3_processor, "llava_next": _write_llava_processor}
+        write.get(name, _write_qwen_processor)(directory, name, model.processor, scale)
     if model.remote_code:
         (directory / "configuration_internvl_chat.py").write_text(_INTERNVL_CODE, encoding="utf-8")
     template = _TEMPLATE.replace("IMAGE", model.image).replace("VIDEO", model.video or "")
@@ -160,7 +174,54 @@ def _write_qwen_processor(directory: Path, name: str, processor: str, scale: str
     _write(directory / "video_preprocessor_config.json", common | frames | {"video_processor_type": video})
 
 
+def _write_mistral3_processor(directory: Path, name: str, processor: str, scale: str) -> None:
+    vision = _VISION[name, scale]
+    images = {
+        "image_processor_type": "PixtralImageProcessor",
+        "processor_class": processor,
+        "patch_size": vision["patch_size"],
+        "size": {"longest_edge": vision["image_size"]},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    _write(directory / "preprocessor_config.json", images)
+    both = {"processor_class": processor, "patch_size": vision["patch_size"], "spatial_merge_size": 2}
+    _write(directory / "processor_config.json", both)
+
+
+def _write_llava_processor(directory: Path, name: str, processor: str, scale: str) -> None:
+    vision = _VISION[name, scale]
+    side = vision["image_size"]
+    images = {
+        "image_processor_type": "LlavaNextImageProcessor",
+        "processor_class": processor,
+        "size": {"shortest_edge": side},
+        "crop_size": {"height": side, "width": side},
+        "image_grid_pinpoints": _llava_pinpoints(side),
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    _write(directory / "preprocessor_config.json", images)
+    both = {
+        "processor_class": processor,
+        "patch_size": vision["patch_size"],
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,  # the class token of CLIP, which "default" leaves out
+        "image_token": "<image>",
+    }
+    _write(directory / "processor_config.json", both)
+
+
+def _llava_pinpoints(side: int) -> list[list[int]]:
+    """Height and width of the layouts of tiles that the checkpoint has."""
+    return [[side * rows, side * columns] for rows, columns in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))]
+
+
 def _config(name: str, scale: str, ids: dict[str, int]) -> dict[str, Any]:
+    if name == "mistral3":
+        return _mistral3_config(scale, ids)
+    if name == "llava_next":
+        return _llava_config(scale, ids)
     if name == "internvl":
         return _internvl_config(ids)
     if name == "step3_vl":
@@ -239,6 +300,76 @@ _QWEN_SIZES: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
+
+
+#: Pixtral's tower, and CLIP ViT-L/14 at 336 pixels.
+_VISION: dict[tuple[str, str], dict[str, Any]] = {
+    ("mistral3", "tiny"): {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "image_size": 112, "patch_size": 14,
+    },
+    ("mistral3", "real"): {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "image_size": 1540, "patch_size": 14,
+    },
+    ("llava_next", "tiny"): {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "image_size": 56, "patch_size": 14, "projection_dim": 64,
+    },
+    ("llava_next", "real"): {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "image_size": 336, "patch_size": 14, "projection_dim": 768,
+    },
+}  # fmt: skip
+_MISTRAL_TEXT: dict[tuple[str, str], dict[str, Any]] = {
+    ("mistral3", "tiny"): _TINY_TEXT | {"head_dim": 64},
+    ("llava_next", "tiny"): _TINY_TEXT | {"head_dim": 64},
+    ("mistral3", "real"): {
+        "hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
+    },
+    ("llava_next", "real"): {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32064,
+    },
+}  # fmt: skip
+
+
+def _mistral_text(name: str, scale: str, ids: dict[str, int]) -> dict[str, Any]:
+    return {
+        "model_type": "mistral", "vocab_size": VOCABULARY, "max_position_embeddings": 32768, "sliding_window": None,
+        "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"], "tie_word_embeddings": False,
+        **_MISTRAL_TEXT[name, scale],
+    }  # fmt: skip
+
+
+def _mistral3_config(scale: str, ids: dict[str, int]) -> dict[str, Any]:
+    import transformers
+
+    config = transformers.Mistral3Config(
+        vision_config={"model_type": "pixtral", **_VISION["mistral3", scale]},
+        text_config=_mistral_text("mistral3", scale, ids),
+        image_token_index=ids["[IMG]"],
+        spatial_merge_size=2,
+        vision_feature_layer=-1,
+    )
+    return dict(config.to_dict())
+
+
+def _llava_config(scale: str, ids: dict[str, int]) -> dict[str, Any]:
+    import transformers
+
+    vision = _VISION["llava_next", scale]
+    config = transformers.LlavaNextConfig(
+        vision_config={"model_type": "clip_vision_model", **vision},
+        text_config=_mistral_text("llava_next", scale, ids),
+        image_token_index=ids["<image>"],
+        image_grid_pinpoints=_llava_pinpoints(vision["image_size"]),
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+        tie_word_embeddings=False,
+    )
+    return dict(config.to_dict())
 
 
 def _internvl_config(ids: dict[str, int]) -> dict[str, Any]:

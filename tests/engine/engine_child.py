@@ -33,6 +33,8 @@ TUNING: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"tuning": {"fused-norms": False}, "tuning_check": True},
     "internvl": {"tuning": "list"},
     "step3_vl": {"tuning": "off"},
+    "mistral3": {"tuning_check": True},
+    "llava_next": {},
 }
 VIDEO_FPS = 2.0
 

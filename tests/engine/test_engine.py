@@ -36,7 +36,7 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "ours": (OURS, {}),
     "our manager": (OURS, {"VITCG_MODE": "manager"}),
 }
-DEFAULT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl")
+DEFAULT = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3", "llava_next")
 #: The tower sees 729 to 3000 patches of an image whatever its size: too slow for the default run.
 SLOW = ("step3_vl",)
 
@@ -155,6 +155,8 @@ TUNED = {
     "qwen3_vl": ({"fused-residuals", "inplace-rotary"}, True),
     "internvl": ({"fused-norms", "fused-residuals", "unsplit-attention"}, False),
     "step3_vl": (set(), False),
+    "mistral3": ({"fused-norms", "fused-residuals", "unsplit-attention"}, True),
+    "llava_next": ({"fused-activations", "fused-norms", "fused-residuals", "unsplit-attention"}, False),
 }
 
 
