@@ -67,11 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests of one release that follow each other share the process that imported it."""
+    """Tests of a release share the process that imported it, where fewer than three others come in between."""
     if any(item.get_closest_marker("lab") for item in request.session.items):
         from scaffold.verify.numeric import keep_warm
 
-        with keep_warm() as warm:
+        with keep_warm(trees=3) as warm:
             request.config.stash[_WARM] = warm
             yield
     else:
@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     warm = item.config.stash.get(_WARM, None)
     folder = item.path.parent.name
     measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)
-    if warm is not None and folder not in ("cut", "lab", "numeric", "regen"):
+    if warm is not None and folder in ("engine", "harm", "plugin", "runtime", "tuning", "upstream"):
         warm.close()
     if folder not in ("harm", "numeric", "runtime", "tuning"):
         release_process.close()
@@ -166,3 +166,11 @@ def copied_tree(release_tree: ReleaseTree, tmp_path: Path) -> CopiedTree:
         return open_tree(root, label="tree")
 
     return copy
+
+
+@pytest.fixture(scope="module")
+def asked(request: pytest.FixtureRequest) -> list[Any]:
+    """The planted mistakes (`port_mutants`) that tests of this file look at in this session: no other one is run."""
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    run = [item for item in items if hasattr(item, "callspec") and item.get_closest_marker("skip") is None]
+    return [item.callspec.params["mutant"] for item in run if "mutant" in item.callspec.params]

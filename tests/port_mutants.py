@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
 
 from scaffold.verify.numeric import NumericReport, NumericRequest, check_numerics_all
 
@@ -26,6 +29,16 @@ def id_of(mutant: Mutant) -> str:
     return mutant.name.replace(" ", "-")
 
 
+def cases(mutants: Sequence[Mutant]) -> list[Any]:
+    """The parameters of a test of `mutants`. A pull request runs the first of each code, which finds a check of the lab
+    that is broken; `make test-all` runs all, which find a guard of a template that no call needs."""
+    first = {mutant.code: mutant for mutant in reversed(mutants)}
+    return [
+        pytest.param(mutant, id=id_of(mutant), marks=() if first[mutant.code] is mutant else pytest.mark.slow)
+        for mutant in mutants
+    ]
+
+
 def is_rejected(report: NumericReport, mutant: Mutant) -> bool:
     """Whether a report names the mistake."""
     problems = [problem for problem in report.diagnostics() if problem.code == mutant.code]
@@ -41,8 +54,11 @@ def mixin_of(request: NumericRequest, path: str) -> str:
     return next((path for path in request.overlay if "encoder_cudagraph_" in path), path)
 
 
-def reports_of(request: NumericRequest, path: str, mutants: Sequence[Mutant]) -> dict[str, NumericReport]:
-    """The report of each mutant of the file `path` of a port, or of its mixin, from one import of its release.
+def reports_of(
+    request: NumericRequest, path: str, mutants: Sequence[Mutant], asked: Sequence[Any]
+) -> dict[str, NumericReport]:
+    """The report of each of `mutants` that is `asked` for, in the file `path` of a port, or in its mixin, from one
+    import of its release. That each of them can be planted is asserted all the same.
 
     Without an overlay, the file is the release's own.
     """
@@ -56,9 +72,11 @@ def reports_of(request: NumericRequest, path: str, mutants: Sequence[Mutant]) ->
         changed = right.replace(mutant.before, mutant.after) if mutant.before else right + mutant.after
         changed = changed.replace(*mutant.also) if mutant.also[0] else changed
         assert changed != right, mutant.name
-        requests[mutant.name] = replace(request, overlay={**overlay, place: changed.encode()})
+        if mutant in asked:
+            requests[mutant.name] = replace(request, overlay={**overlay, place: changed.encode()})
     # Most are rejected in the calls of the first manager, which are a part of all calls. Only the others get all that
     # `verify` runs, and what is right or of no use (VCG657), which all calls decide.
+    mutants = [mutant for mutant in mutants if mutant.name in requests]
     early = [mutant.name for mutant in mutants if mutant.code not in ("", "VCG657")]
     short = [replace(requests[name], options=replace(request.options, short=True)) for name in early]
     reports = dict(zip(early, check_numerics_all(short), strict=True))

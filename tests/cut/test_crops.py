@@ -456,11 +456,11 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of DeepSeek-OCR 2's port."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_ocr2"), release_tree(RELEASE))
-    return reports_of(request, FILE, MUTANTS)
+    return reports_of(request, FILE, MUTANTS, asked)
 
 
 @pytest.mark.lab
@@ -491,11 +491,11 @@ WHOLE_ALONE = (
 
 
 @pytest.fixture(scope="module")
-def pristine_reports(release_tree: Any) -> dict[str, NumericReport]:
+def pristine_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of DeepSeek-OCR's port in its last pristine release."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_ocr"), release_tree(PRISTINE))
-    return reports_of(request, f"{MODELS}/deepseek_ocr.py", WHOLE_ALONE)
+    return reports_of(request, f"{MODELS}/deepseek_ocr.py", WHOLE_ALONE, asked)
 
 
 @pytest.mark.lab

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, cases, id_of, reports_of
 
 from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.adapters.proof import prove_adapter
@@ -169,15 +169,15 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(drafted: Any, release_tree: Any) -> dict[str, NumericReport]:
+def reports(drafted: Any, release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     port = drafted("DiffusionGemmaForBlockDiffusion")
     [request] = numeric_requests(port, release_tree(RELEASE), recipe="diffusion_gemma")
-    return reports_of(request, "vllm/model_executor/models/diffusion_gemma.py", MUTANTS)
+    return reports_of(request, "vllm/model_executor/models/diffusion_gemma.py", MUTANTS, asked)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+@pytest.mark.parametrize("mutant", cases(MUTANTS))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     assert_rejected(reports[mutant.name], mutant)
 
@@ -200,10 +200,10 @@ PATHS = (
 
 
 @pytest.fixture(scope="module")
-def path_reports(release_tree: Any) -> dict[str, NumericReport]:
+def path_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("gemma4_mm"), release_tree(RELEASE))
-    return reports_of(request, MODEL, PATHS)
+    return reports_of(request, MODEL, PATHS, asked)
 
 
 @pytest.mark.lab

@@ -353,10 +353,10 @@ def test_keyes_port_equals_the_pristine_tree(release_tree: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("keye"), release_tree(RELEASE))
-    return reports_of(request, KEYE, MUTANTS)
+    return reports_of(request, KEYE, MUTANTS, asked)
 
 
 @pytest.mark.lab

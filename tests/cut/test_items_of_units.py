@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, cases, reports_of
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -241,16 +241,16 @@ EARLY = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     found: dict[str, NumericReport] = {}
     for release, mutants in ((RELEASE, MUTANTS), (PRISTINE, EARLY)):
         [request] = numeric_requests(port_of("lfm2_vl"), release_tree(release))
-        found |= reports_of(request, MODEL, mutants)
+        found |= reports_of(request, MODEL, mutants, asked)
     return found
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", [*MUTANTS, *EARLY], ids=id_of)
+@pytest.mark.parametrize("mutant", cases([*MUTANTS, *EARLY]))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     assert_rejected(reports[mutant.name], mutant)

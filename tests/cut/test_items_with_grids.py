@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, cases, reports_of
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -176,14 +176,14 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("ovis2_5"), release_tree(RELEASE))
-    return reports_of(request, MODEL, MUTANTS)
+    return reports_of(request, MODEL, MUTANTS, asked)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+@pytest.mark.parametrize("mutant", cases(MUTANTS))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     assert_rejected(reports[mutant.name], mutant)
 

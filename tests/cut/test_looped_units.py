@@ -253,10 +253,10 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("minicpmv4_6"), release_tree(RELEASE))
-    return reports_of(request, MODEL, MUTANTS)
+    return reports_of(request, MODEL, MUTANTS, asked)
 
 
 @pytest.mark.lab

@@ -481,11 +481,11 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of Isaac's port."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
-    return reports_of(request, ISAAC_FILE, MUTANTS)
+    return reports_of(request, ISAAC_FILE, MUTANTS, asked)
 
 
 @pytest.mark.lab

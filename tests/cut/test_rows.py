@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, assert_rejected, cases, reports_of
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
@@ -220,15 +220,15 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of Mistral 3's port."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), recipe=recipe("mistral3"))
-    return reports_of(request, MIXIN, MUTANTS)
+    return reports_of(request, MIXIN, MUTANTS, asked)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+@pytest.mark.parametrize("mutant", cases(MUTANTS))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     report = reports[mutant.name]
     assert_rejected(report, mutant)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, id_of, reports_of
+from port_mutants import Mutant, cases, reports_of
 
 from scaffold.cut import cut_at_load
 from scaffold.cut.loops import find_misfit, loop_method, outline
@@ -309,17 +309,19 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, NumericReport]:
+def reports(
+    release_tree: Any, tmp_path_factory: pytest.TempPathFactory, asked: list[Mutant]
+) -> dict[str, NumericReport]:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     file = tmp_path_factory.mktemp("recipe") / "layers.py"
     file.write_text(LAYERS)
     [request] = numeric_requests(port_of("phi4siglip"), release_tree(RELEASE), recipe=str(file))
-    return reports_of(request, PHI4, MUTANTS)
+    return reports_of(request, PHI4, MUTANTS, asked)
 
 
 @pytest.mark.lab
 @pytest.mark.trees
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
+@pytest.mark.parametrize("mutant", cases(MUTANTS))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     report = reports[mutant.name]
     text = "\n".join(report.lines())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import yaml
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import draft_descriptor, draft_recorded
-from scaffold.verify.numeric import keep_warm, record_run
+from scaffold.verify.numeric import record_run
 from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
 from scaffold.workflow import recording_request
 
@@ -30,7 +30,7 @@ KIMI, MISTRAL, GLM_OCR = (
 
 
 @pytest.fixture(scope="module")
-def record(release_tree: Any) -> Iterator[Record]:
+def record(release_tree: Any) -> Record:
     made: dict[str, Recording] = {}
 
     def get(architecture: str) -> Recording:
@@ -38,8 +38,7 @@ def record(release_tree: Any) -> Iterator[Record]:
             made[architecture] = record_run(recording_request(release_tree("0.33.0"), architecture))
         return made[architecture]
 
-    with keep_warm():
-        yield get
+    return get
 
 
 @pytest.mark.parametrize("architecture", [NEXT, "PaliGemmaForConditionalGeneration"])

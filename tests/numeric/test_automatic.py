@@ -18,19 +18,12 @@ from scaffold.verify.numeric import (
     NumericRequest,
     check_numerics,
     check_numerics_all,
-    keep_warm,
 )
 from scaffold.verify.numeric.recipes import AUTOMATIC
 from scaffold.workflow import load_port, numeric_requests, prove_numerics
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Any:
-    with keep_warm() as process:
-        yield process
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from scaffold.verify.numeric import keep_warm
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from draft_mutants import mutants, outcome
 
@@ -27,12 +25,6 @@ MODELS = (
     "LlavaOnevisionForConditionalGeneration",
     "LightOnOCRForConditionalGeneration",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> Any:
-    with keep_warm() as process:
-        yield process
 
 
 @pytest.mark.slow

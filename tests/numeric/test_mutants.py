@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from port_mutants import Mutant, is_rejected, reports_of
+from port_mutants import Mutant, cases, is_rejected, reports_of
 
 from scaffold.verify.numeric import NumericReport, NumericRequest
 
@@ -89,20 +89,24 @@ QWEN25 = (
 )
 
 RECIPES = {"internvl": INTERNVL, "qwen2_5_vl": QWEN25}
-CASES = [(recipe, mutant) for recipe, mutants in RECIPES.items() for mutant in mutants]
+CASES = [
+    pytest.param(recipe, *case.values, id=f"{recipe}: {case.values[0].name}", marks=case.marks)
+    for recipe, mutants in RECIPES.items()
+    for case in cases(mutants)
+]
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> dict[str, dict[str, NumericReport]]:
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, dict[str, NumericReport]]:
     """All mutants of the release, from one import of it."""
     tree = release_tree(RELEASE).root
     return {
-        recipe: reports_of(NumericRequest(tree, {}, recipe), f"vllm/model_executor/models/{recipe}.py", mutants)
+        recipe: reports_of(NumericRequest(tree, {}, recipe), f"vllm/model_executor/models/{recipe}.py", mutants, asked)
         for recipe, mutants in RECIPES.items()
     }
 
 
-@pytest.mark.parametrize(("recipe", "mutant"), [pytest.param(*case, id=f"{case[0]}: {case[1].name}") for case in CASES])
+@pytest.mark.parametrize(("recipe", "mutant"), CASES)
 def test_faults_are_rejected_for_their_reason(
     recipe: str, mutant: Mutant, reports: dict[str, dict[str, NumericReport]]
 ) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from port_mutants import Mutant, assert_rejected, reports_of
+from port_mutants import Mutant, assert_rejected, cases, reports_of
 
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import load_port, numeric_requests
@@ -277,12 +277,16 @@ TABLE: dict[Key, tuple[Mutant, ...]] = {
     ("0.33.0", "minicpmv", "fa2", False): MINICPMV,
     ("0.28.0", "qwen2_vl", "fa2", False): QWEN2_RAW_PIXELS,
 }
-CASES = [(key, mutant) for key, mutants in TABLE.items() for mutant in mutants]
-ON_EDGES = [(key, mutant) for key, mutant in CASES if key[-1]]
+CASES = [
+    pytest.param(key, *case.values, id=f"{key[0]}: {case.values[0].name}", marks=case.marks)
+    for key, mutants in TABLE.items()
+    for case in cases(mutants)
+]
+ON_EDGES = [case for case in CASES if case.values[0][-1]]
 
 
 @pytest.fixture(scope="module")
-def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
+def reports(release_tree: Any, asked: list[Mutant]) -> Callable[[Key, Mutant, bool], NumericReport]:
     """All mutants of a port, from one import of its release, with calls at the edges or without."""
 
     @cache
@@ -290,16 +294,12 @@ def reports(release_tree: Any) -> Callable[[Key, Mutant, bool], NumericReport]:
         release, model, tail, _ = key
         (request,) = numeric_requests(load_port(model), release_tree(release), tails=(tail,))
         request = replace(request, options=replace(request.options, edges=edges))
-        return reports_of(request, f"vllm/model_executor/models/{model}.py", TABLE[key])
+        return reports_of(request, f"vllm/model_executor/models/{model}.py", TABLE[key], asked)
 
     return lambda key, mutant, edges: run(key, edges)[mutant.name]
 
 
-def parameters(cases: list[tuple[Key, Mutant]]) -> list[Any]:
-    return [pytest.param(key, mutant, id=f"{key[0]}: {mutant.name}") for key, mutant in cases]
-
-
-@pytest.mark.parametrize(("key", "mutant"), parameters(ON_EDGES))
+@pytest.mark.parametrize(("key", "mutant"), ON_EDGES)
 def test_only_the_edges_show_these(
     key: Key, mutant: Mutant, reports: Callable[[Key, Mutant, bool], NumericReport]
 ) -> None:
@@ -307,7 +307,7 @@ def test_only_the_edges_show_these(
     assert report.passed, "\n".join(report.lines())
 
 
-@pytest.mark.parametrize(("key", "mutant"), parameters(CASES))
+@pytest.mark.parametrize(("key", "mutant"), CASES)
 def test_a_mistake_is_rejected_and_its_cause_is_named(
     key: Key, mutant: Mutant, reports: Callable[[Key, Mutant, bool], NumericReport]
 ) -> None:

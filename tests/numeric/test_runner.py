@@ -209,6 +209,25 @@ def test_a_process_is_kept_warm_for_its_tree_only(
             os.kill(process, 0)
 
 
+def test_processes_of_several_trees_are_kept_the_last_asked_ones(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    child(
+        monkeypatch,
+        f"open({str(log)!r}, 'a').write(os.path.basename(tree['root'])[-1])\n"
+        f"for line in sys.stdin: say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
+    )
+    trees = {name: replace(request_for, tree=tmp_path / name) for name in "abc"}
+    for request in trees.values():
+        (request.tree / "vllm").mkdir(parents=True)
+        (request.tree / "vllm/__init__.py").touch()
+    with runner.keep_warm(trees=2):
+        for name in "abacab":  # the third tree ends the process of b, and b then that of c
+            assert runner.check_numerics(trees[name]).failure is None
+    assert len(log.read_text()) == 4
+
+
 #: Says which content of a file each process sees: in its own tree, and in the changed one that it is asked about.
 SEES = f"""
 for line in sys.stdin:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scaffold.cli.app import main
-from scaffold.verify.numeric import keep_warm, record_run
+from scaffold.verify.numeric import record_run
 from scaffold.watch import Batch, Call, Leaf, Recording, show_recording
 from scaffold.workflow import recording_request
 
@@ -25,7 +25,7 @@ Record = Callable[[str], Recording]
 
 
 @pytest.fixture(scope="module")
-def record(release_tree: Any) -> Iterator[Record]:
+def record(release_tree: Any) -> Record:
     """`record(architecture)`, each once; all of them share one import of the tree."""
     made: dict[str, Recording] = {}
 
@@ -34,8 +34,7 @@ def record(release_tree: Any) -> Iterator[Record]:
             made[architecture] = record_run(recording_request(release_tree(RELEASE), architecture))
         return made[architecture]
 
-    with keep_warm():
-        yield get
+    return get
 
 
 def call(batch: Batch, part: str) -> Call:

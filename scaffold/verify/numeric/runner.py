@@ -121,12 +121,13 @@ def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch 
 
 
 @contextmanager
-def keep_warm() -> Iterator[WarmProcess]:
+def keep_warm(trees: int = 1) -> Iterator[WarmProcess]:
     """Inside, the process that imported a tree stays for the next call with that tree: the import takes longest.
 
-    For callers that check one tree again and again, one call at a time. The tree must not change meanwhile.
+    For callers that check one tree again and again, or `trees` in turn, one call at a time. No tree may change
+    meanwhile. Each process takes more than half a GB.
     """
-    warm = WarmProcess()
+    warm = WarmProcess(trees)
     outer = _WARM.set(warm)
     try:
         yield warm
@@ -154,25 +155,31 @@ def _bench_of(tree: Path, watch: Watch, before: Mapping[str, bytes] = _AS_IS) ->
 
 
 class WarmProcess:
-    """At most one bench that outlives the call that opened it."""
+    """At most so many benches that outlive the call that opened them; the one that was asked last is the last one."""
 
-    def __init__(self) -> None:
-        self._bench: _Bench | None = None
-        self._key: tuple[object, ...] = ()
+    def __init__(self, trees: int) -> None:
+        self._trees = trees
+        self._benches: list[tuple[tuple[object, ...], _Bench]] = []
 
     def bench(self, tree: Path, watch: Watch, before: Mapping[str, bytes]) -> _Bench:
         key = tree, before, _Child.command
-        if self._bench is None or self._key != key:
-            self.close()
-            self._bench, self._key = _Bench(tree, watch, before).__enter__(), key
-        self._bench.report_to(watch)
-        return self._bench
+        known = next((one for one in self._benches if one[0] == key), None)
+        if known is not None:
+            self._benches.remove(known)
+        else:
+            self._end(self._trees - 1)
+            known = key, _Bench(tree, watch, before).__enter__()
+        self._benches.append(known)
+        known[1].report_to(watch)
+        return known[1]
 
     def close(self) -> None:
-        """End the process and give its memory back; a later call starts another one."""
-        if self._bench is not None:
-            self._bench.__exit__()
-        self._bench = None
+        """End the processes and give their memory back; a later call starts another one."""
+        self._end(0)
+
+    def _end(self, kept: int) -> None:
+        while len(self._benches) > kept:
+            self._benches.pop(0)[1].__exit__()
 
 
 _WARM: ContextVar[WarmProcess | None] = ContextVar("_WARM", default=None)
