@@ -14,8 +14,15 @@ pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
-@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
-@pytest.mark.parametrize("version", [2.5, 4.0, 4.5])
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        (2.5, "0.28.0"),
+        (4.0, "0.33.0"),
+        (4.5, "0.33.0"),
+        *(pytest.param(*cell, marks=pytest.mark.slow) for cell in ((2.5, "0.33.0"), (4.0, "0.28.0"), (4.5, "0.28.0"))),
+    ],
+)
 def test_every_version_gives_what_eager_gives(version: float, release: str, release_tree: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text(
