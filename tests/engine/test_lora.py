@@ -60,6 +60,7 @@ def test_two_adapters_and_mixed_sizes_in_one_batch_are_right(expected, tmp_path)
     assert stats["detail"]["miss_reasons"]["lora"] == 3 * len(expected)
 
 
+@pytest.mark.slow  # the control: these tests can fail
 def test_without_the_guard_they_are_wrong(expected, tmp_path):
     """The control: the test above can fail."""
     served = serve(tmp_path, OURS, graphs=True, guarded=False)

