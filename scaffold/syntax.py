@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import gc
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -168,6 +169,22 @@ def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from top_level(node.orelse)
 
 
+_BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a tree in the order of `ast.walk`, without a look at expressions: a tenth of its nodes."""
+    pending = deque([node])
+    while pending:
+        node = pending.popleft()
+        if isinstance(node, ast.stmt):
+            yield node
+        for field in _BODIES:
+            inside = getattr(node, field, None)
+            if isinstance(inside, list):
+                pending.extend(inside)
+
+
 def assigned_to(node: ast.AST) -> list[ast.expr]:
     """The targets of an assignment, annotated or not; empty for any other node."""
     return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -182,13 +199,13 @@ def has_attribute(owner: ast.ClassDef, attribute: str) -> bool:
     """Whether a method of the class sets `self.ATTRIBUTE`, or the class has a method or property of that name."""
     return any(
         sets(node, attribute) or (isinstance(node, ast.FunctionDef) and node.name == attribute)
-        for node in ast.walk(owner)
+        for node in statements(owner)
     )
 
 
 def made_by(owner: ast.ClassDef, attribute: str) -> str | None:
     """`Class` of `self.ATTRIBUTE = Class(...)` in a class, None if it has no such line."""
-    for node in ast.walk(owner):
+    for node in statements(owner):
         if (
             isinstance(node, ast.Assign)
             and sets(node, attribute)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +205,32 @@ def test_the_source_of_a_node_is_that_of_the_standard_library() -> None:
     lines = syntax.SourceLines(text)
     for node in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr | ast.stmt)):
         assert lines.segment(node) == ast.get_source_segment(text, node)
+
+
+def test_statements_are_those_of_a_walk_in_its_order() -> None:
+    text = """\
+class A:
+    def f(self):
+        try:
+            with a as b: x = 1
+        except (E, F): y = [lambda: (z := 2)]
+        except G: pass
+        else:
+            for i in j: k = 1
+            else: l = 2
+        finally:
+            match m:
+                case 1: n = 3
+                case _ if o: return
+        while p: await q
+    async def g(self):
+        async with r: async_ = {s: t for s in u}
+if v: w = 1
+elif xx: import yy
+else: from zz import aa
+"""
+    for source in (text, Path(syntax.__file__).read_text()):
+        module = ast.parse(source)
+        walked = [node for node in ast.walk(module) if isinstance(node, ast.stmt)]
+        assert list(syntax.statements(module)) == walked
+        assert len(walked) > 20

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
@@ -32,6 +33,7 @@ from scaffold.syntax import (
     first_line,
     import_source,
     self_attribute,
+    statements,
 )
 from scaffold.tower.source import Program
 
@@ -100,9 +102,10 @@ _UsesByLine: TypeAlias = Mapping[int, Sequence[_Use]]
 def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str]) -> Leftovers:
     """Definitions that go with the protocol methods of `model`. `source` replaces those, other edits add `others`."""
     module = tree.parse(model.path)
-    owner = next(node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
+    owner = next(node for node in statements(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
     removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
-    uses, ours = _uses(module), _uses(ast.parse("\n".join([source, *others])))
+    uses = tree.cached(("uses", model.path), partial(_uses, module))
+    ours = _uses(ast.parse("\n".join([source, *others])))
     replaced = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
     at_line = _by_line(uses)
     found = [
@@ -158,7 +161,7 @@ def _explanations(text: str) -> Iterator[tuple[int, str]]:
     """Each line of a comment or docstring, with its number. Rules of dashes and orders to linters explain nothing."""
     docstrings = {
         (node.body[0].lineno, node.body[0].col_offset)
-        for node in ast.walk(ast.parse(text))
+        for node in statements(ast.parse(text))
         if isinstance(node, FunctionNode | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None
     }
     row, at, begin = 1, 0, 0  # `begin` is that of the row
@@ -353,7 +356,7 @@ def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -
         except DiagnosticError:
             used.update(suspects)
             continue
-        uses = _uses(module)
+        uses = tree.cached(("uses", relpath), partial(_uses, module))
         imported = _taken_from(relpath, module, path)
         for one in suspects:
             members = [use for use in uses.get(one.name, ()) if use.is_member]
@@ -386,7 +389,7 @@ def _taken_from(relpath: str, module: ast.Module, path: str) -> set[str]:
     """The names that a file imports from the module at `path`; a dot if it imports the module itself."""
     home = dotted(path)
     names: set[str] = set()
-    for node in ast.walk(module):
+    for node in statements(module):
         if isinstance(node, ast.ImportFrom):
             source = import_source(relpath, node)
             names |= {alias.name for alias in node.names if source == home}

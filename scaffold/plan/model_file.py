@@ -19,7 +19,7 @@ from scaffold.plan.methods import MODELS
 from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import render_template
-from scaffold.syntax import FunctionNode, dotted
+from scaffold.syntax import FunctionNode, dotted, statements
 
 if TYPE_CHECKING:
     from scaffold.plan.methods import Methods, Mixin
@@ -113,7 +113,7 @@ def _refuse_clash(
 
 def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
     """The class statement that `model` was read from."""
-    nodes = ast.walk(tree.parse(model.path))
+    nodes = statements(tree.parse(model.path))
     return next(node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno == model.line)
 
 

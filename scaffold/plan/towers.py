@@ -31,6 +31,7 @@ from scaffold.syntax import (
     made_by,
     self_attribute,
     sets,
+    statements,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _optional(port: AnyPort, family: Family) -> str | None:
     notes = (
         ast.unparse(node.annotation)
         for _, owner in family
-        for node in ast.walk(owner)
+        for node in statements(owner)
         if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name
     )
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
@@ -317,7 +318,7 @@ def _has_input_dtype(port: PackedPort, program: Program, tower: Owner) -> bool:
     if len(path) != 4 or path[1] != port.tower:
         return False
     module, owner = tower
-    values = [node.value for node in ast.walk(owner) if isinstance(node, ast.Assign) and sets(node, path[2])]
+    values = [node.value for node in statements(owner) if isinstance(node, ast.Assign) and sets(node, path[2])]
     names = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
     makers = [found[1] for name in names if (found := program.resolve(module, name))]
     return any(isinstance(maker, ast.ClassDef) and _declares(maker, path[3]) for maker in makers)

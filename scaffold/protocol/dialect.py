@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from scaffold.protocol.signatures import ProtocolShape
+from scaffold.syntax import statements
 
 CONFIG = "EncoderCudaGraphConfig"
 CAPTURE = "EncoderCudaGraphCaptureInputs"
@@ -150,7 +151,7 @@ def inspect_manager(module: ast.Module, renamed: Mapping[str, str] = _SAME_NAMES
     eager = renamed.get("encoder_eager_forward", "encoder_eager_forward")
     calls: set[str] = set()
     slices_eager = False
-    for function in ast.walk(module):
+    for function in statements(module):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         called: set[str] = set()

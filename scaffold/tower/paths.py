@@ -27,6 +27,7 @@ from scaffold.syntax import (
     plain_base,
     self_attribute,
     sets,
+    statements,
 )
 from scaffold.tower.source import Module, Owner, Program
 
@@ -323,8 +324,7 @@ class ModelPaths:
     def _made(self, holder: _Class, name: str) -> Iterator[_Class | None]:
         """The class of each value that methods set an attribute to."""
         for _, node in holder.program.lineage(holder.owner):
-            if any(sets(part, name) for part in ast.walk(node)):
-                count = sum(sets(part, name) for part in ast.walk(node))
+            if count := sum(sets(part, name) for part in statements(node)):
                 made = holder.program.attribute_class(holder.owner, name, returned=True) if count == 1 else None
                 yield _Class(holder.program, made) if made else None
                 return
@@ -337,10 +337,10 @@ class ModelPaths:
                 continue
             module, _, function = init
             said = {one.arg: one.annotation for one in (*function.args.args, *function.args.kwonlyargs)}
-            for node in ast.walk(function):
+            for node in statements(function):
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                     said[node.target.id] = node.annotation
-            for node in ast.walk(function):
+            for node in statements(function):
                 path = name_path(node.value) if isinstance(node, ast.Assign) and sets(node, name) else []
                 annotation = said.get(path[0]) if path else None
                 cls = self._named(holder.program, module, annotation) if annotation is not None else None

@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Span
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, statements
 
 if TYPE_CHECKING:
     from scaffold.protocol.profile import ProtocolProfile
@@ -36,7 +36,7 @@ def prove_conformance(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         return (Diagnostic("VCG600", f"the result is not valid Python: {error}", Span(path, line, 1, line, 1), _BUG),)
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == class_name]
+    classes = [node for node in statements(tree) if isinstance(node, ast.ClassDef) and node.name == class_name]
     if len(classes) != 1:
         message = f"the class `{class_name}` is defined {len(classes)} times, not once"
         return (Diagnostic("VCG610", message, Span(path, 1, 1, 1, 1), _BUG),)
