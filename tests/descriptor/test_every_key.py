@@ -209,7 +209,34 @@ def complains_at(case: Case, problems: Iterable[Diagnostic]) -> bool:
     return any(problem.span is not None and first <= problem.span.line <= last for problem in problems)
 
 
-@pytest.mark.parametrize("model", [*shipped_names(), *UNSHIPPED])
+MODELS = (*shipped_names(), *UNSHIPPED)
+#: Each key of each layout is in one of these.
+COVER = (
+    "qwen2_5_vl", "gemma4_mm", "dots_ocr", "step3_vl", "mllama4", "deepseek_ocr", "deepseek_v41", "paligemma",
+    "internvl", "minicpmv4_6", "ernie45_vl", "cohere_compass", "kimi_k25", "minimax_m3", "mistral3",
+)  # fmt: skip
+
+
+def declared(cls: Any = types.Record) -> set[str]:
+    """The keys of all sections, without the names that tables hold."""
+    return set(getattr(cls, "by_key", ())).union(*(declared(one) for one in cls.__subclasses__()))
+
+
+def keys_of(model: str) -> set[Path]:
+    data, known = document_of(model), declared()
+    found = others(types.Section(PORTS[data["layout"]]), data, ())
+    return {(data["layout"], *(step for step in where if step in known)) for where, _ in found}
+
+
+def test_the_sample_has_each_key_of_each_layout():
+    sample = set().union(*map(keys_of, COVER))
+    assert {model: keys_of(model) - sample for model in MODELS if keys_of(model) - sample} == {}
+    assert len(sample) > 300
+
+
+@pytest.mark.parametrize(
+    "model", [model if model in COVER else pytest.param(model, marks=pytest.mark.slow) for model in MODELS]
+)
 def test_every_key_takes_effect_or_is_refused(model, release_tree):
     port = load_descriptor_text(text_of(document_of(model)), f"{model}.yaml")
     trees = [release_tree(PRISTINE.get(model, "0.20.0")), release_tree("0.33.0")]
