@@ -24,7 +24,11 @@ from scaffold.protocol import GENERATIONS, SourceTree, find_model, read_protocol
 from scaffold.verify.style import _ruff_binary
 from scaffold.workflow import load_port
 
-RELEASES = [*(generation.first for generation in GENERATIONS), "0.31.0", "0.33.0"]
+RELEASES = [
+    *(generation.first for generation in GENERATIONS),
+    pytest.param("0.31.0", marks=pytest.mark.slow),
+    "0.33.0",
+]
 #: Unused names, needless branches, returns, comprehensions and passes. Not ARG: it does not know the protocol.
 RULES = "F811,F841,SIM,RET,C4,PIE,B007"
 
