@@ -262,7 +262,7 @@ def test_only_parameters_for_sequences_are_known() -> None:
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+@pytest.mark.parametrize("release", [pytest.param("0.30.0", marks=pytest.mark.slow), RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
     """In 0.30 sequences cover the rows behind a batch, too."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")

@@ -159,7 +159,7 @@ def test_a_letter_that_is_bound_to_nothing_is_a_question(release_tree: Any) -> N
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
+@pytest.mark.parametrize("release", [pytest.param("0.30.0", marks=pytest.mark.slow), RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("deepseek_v41"), release_tree(release), tails=("fa3",))
