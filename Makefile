@@ -19,6 +19,8 @@ FUZZ_RESULTS = benchmarks/results/fuzz.json
 QUICK   = $(addprefix tests/,descriptor protocol render edit plan cut tower verify report draft test_syntax.py test_names.py test_changes.py)
 # Workers of the test suite.
 JOBS   ?= 2
+# Images of CI often forbid bytecode: each worker, and each process that a test starts, would compile what it imports.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all lint unit matrix reach lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
