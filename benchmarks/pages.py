@@ -47,7 +47,7 @@ KINDS = (
 def all_pages() -> list[Page]:
     """Every page and picture."""
     made = [page for kind in KINDS for page in kind.pages()]
-    return [measured_index.page_of(made), *made, *measured_reach.pages()]
+    return [measured_index.page_of(made), *made, *measured_reach.pages(), *measured_summary.pages()]
 
 
 def written() -> dict[Path, str]:
