@@ -20,6 +20,8 @@ IMAGE = "1 x 1280x720"
 #: The survey of the newest release.
 REACH = "reach_0.33.0"
 START, END = "<!-- summary: made by benchmarks/pages.py -->", "<!-- end -->"
+#: The page of operators has the memory between marks of its own.
+OPERATORS, MEMORY = "docs/operators.md", "<!-- memory: made by benchmarks/pages.py -->"
 
 
 #: Page -> where the other pages are, seen from it.
@@ -28,19 +30,23 @@ PLACES = {"README.md": "docs/", "docs/index.md": ""}
 
 def put(page: str, document: str) -> str:
     """The page with the results of now between the two marks."""
-    head, _, rest = document.partition(START)
+    place = PLACES[page]
+    shown = speed(place, all_rows=page != "README.md")
+    return between(START, page, document, reach(place), f"![{WORDS}]({place}measured/results.svg)", shown)
+
+
+def put_memory(document: str) -> str:
+    """The page of operators with the memory of graphs."""
+    return between(MEMORY, OPERATORS, document, *measured_stream.memory_for_operators())
+
+
+def between(start: str, page: str, document: str, *parts: str) -> str:
+    """A page with other parts between two marks."""
+    head, _, rest = document.partition(start)
     _, found, tail = rest.partition(END)
     if not found:
-        raise PageError(f"{page} has no `{START}` followed by `{END}`")
-    place = PLACES[page]
-    parts = (
-        START,
-        reach(place),
-        f"![{WORDS}]({place}measured/results.svg)",
-        speed(place, all_rows=page != "README.md"),
-        END,
-    )
-    return head + "\n\n".join(parts) + tail
+        raise PageError(f"{page} has no `{start}` followed by `{END}`")
+    return head + "\n\n".join((start, *parts, END)) + tail
 
 
 WORDS = "time of a call over that of an exact graph, by model; and milliseconds of a request in the engine"
