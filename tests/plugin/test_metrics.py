@@ -113,6 +113,7 @@ def test_the_folder_goes_with_the_process_that_named_it(tmp_path):
         "if not pid: raise SystemExit\n"
         "os.waitpid(pid, 0); assert os.path.exists(folder)\n"
         "import prometheus_client; assert b'encoder_cudagraph_hits_total' in prometheus_client.generate_latest()\n"
+        "import atexit; atexit._run_exitfuncs(); metrics.write(Stats(), False, {})\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)

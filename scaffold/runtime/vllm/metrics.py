@@ -70,7 +70,6 @@ def write(stats: Stats, given_up: bool, labels: Mapping[str, str]) -> None:
         return
     from prometheus_client.mmap_dict import mmap_key
 
-    folder.mkdir(mode=0o700, exist_ok=True)
     with _lock:
         values = _file(folder / f"counter_vitcg{os.getpid()}.db")
         for name, own, value in samples(stats, given_up):
@@ -81,9 +80,13 @@ def write(stats: Stats, given_up: bool, labels: Mapping[str, str]) -> None:
 
 @functools.cache
 def _file(path: Path) -> Any:
-    """The file of this process. A later manager of the process goes on in it."""
+    """The file of this process, and the folder of it. A later manager of the process goes on in it.
+
+    Only the first use makes a folder: at the end of an engine in the server's own process it is gone before the engine.
+    """
     from prometheus_client.mmap_dict import MmapedDict
 
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     return MmapedDict(str(path))
 
 
