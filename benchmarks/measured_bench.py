@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from measured import NAMES, RESULTS, Page, load, page, picture
 
-from scaffold.measure.benchreport import Benchmark, to_markdown, to_svg
+from scaffold.measure.benchreport import Benchmark, to_markdown
+from scaffold.measure.pictures import benchmark_dots
 
 
 def benchmarks() -> dict[str, Benchmark]:
@@ -20,7 +21,7 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def pages() -> list[Page]:
     found = benchmarks()
-    pictures = [picture(name, to_svg(result)) for name, result in found.items()]
+    pictures = [picture(name, benchmark_dots(result)) for name, result in found.items()]
     texts = [
         part
         for name, result in found.items()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import manager_plot
 from measured import NAMES, Page, bullets, by_model, exists, load, mean, page, picture, table
 
+from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, ratio_dots
 from scaffold.runtime.options import Options
 from scaffold.runtime.vllm.tables import MOST_BYTES
 
@@ -82,7 +82,19 @@ def pages() -> list[Page]:
         buffers filled by the same sizes. The ways of one workload run in random order. Every result is compared
         with the model's own eager embeddings first, and a wrong one ends the run.""",
     )
-    return [text, picture("manager_h200", manager_plot.draw(load("manager_h200")))]
+    return [text, picture("manager_h200", drawn(load("manager_h200")))]
+
+
+def drawn(result: Mapping[str, Any]) -> str:
+    """Each workload: the time of a call with each manager over that of an exact graph."""
+    keys = {"eager": "eager_ms", "vLLM's manager": "vllm_ms", "ours, default": "ours_ms",
+            "ours, fitted ladder": "ours_fitted_ms"}  # fmt: skip
+    found = [
+        (f"{NAMES[row['model']]}: {row['workload']}", {name: row[key] / row["exact_ms"] for name, key in keys.items()})
+        for row in result["rows"]
+    ]
+    title = f"{result['machine']}, vLLM {result['versions']['vllm']}, {result['date']}"
+    return ratio_dots(title, found, dict(zip(keys, (GREY, RED, BLUE, GREEN), strict=True)))
 
 
 def starts() -> str:

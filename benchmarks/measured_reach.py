@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from measured import RESULTS, Page, bullets, document, load, table
+from measured import RESULTS, Page, bullets, document, load, picture, table
+
+from scaffold.measure.pictures import BLUE, GREEN, GREY, ORANGE, stacked_bars
 
 #: How a refusal of models without vision begins.
 NO_VISION = "VCG486"
@@ -39,7 +41,30 @@ def pages() -> list[Page]:
         timm installed. Inkling's values are the defaults of its classes in transformers.""",
         *(part for survey in surveys for part in section(survey)),
     )
-    return [Page("docs/reach.md", text)]
+    pictures = [picture(f"reach_{survey['release']}", drawn(seeing(survey["rows"]))) for survey in surveys]
+    return [Page("docs/reach.md", text), *pictures]
+
+
+#: How the survey of an architecture ended, and the colour of its part of a bar.
+ENDS = {
+    "same embeddings, `init --yes` alone": GREEN,
+    "same embeddings, with given values or a recipe": BLUE,
+    "proven statically only": ORANGE,
+    "no port": GREY,
+}
+
+
+def drawn(rows: Iterable[Row]) -> str:
+    """The architectures with and without a port in the release, each bar cut by how their survey ended."""
+
+    def end(row: Row) -> str:
+        same, given, static, refused = ENDS
+        if row["static"] != "proven":
+            return refused
+        return static if numeric(row) != "pass" else same if alone(row) else given
+
+    found = {name: Counter(map(end, part)) for name, part in split(rows)}
+    return stacked_bars(found, ENDS, "architectures with images or videos, with and without a port in the release")
 
 
 def numeric(row: Row) -> str:
@@ -60,6 +85,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
         f"## vLLM {result['release'].removesuffix('.0')}",
         f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(kept)} of them with "
         "images or videos.",
+        f"![how the survey of each architecture ended](measured/reach_{result['release']}.svg)",
         table(
             [
                 "in the release",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from measured import NAMES, Page, bullets, by_model, load, low_high, page, table
+from measured import NAMES, Page, bullets, by_model, load, low_high, page, table, wrapped
 
 #: Bounds of a first pass over vLLM's: its sum, and its slowest calls.
 SUM, SLOWEST = 0.90, 1.00
@@ -256,6 +256,25 @@ def starts() -> str:
             if name in models
         ],
     )
+
+
+def memory_for_operators() -> Iterator[str]:
+    """MiB of graphs for each model that today's manager was measured with, and what is known of others."""
+    served, others = load("stream_h100_served")["models"], load("stream_h100_layouts")["models"]
+    found = {name.removesuffix(":served"): one for name, one in served.items() if name.endswith(":served")} | others
+    heads = ("GPU memory, MiB", "vLLM's own graphs", "ours at start-up", "ours at most")
+    yield table(
+        heads,
+        [
+            [NAMES[name], *(str(mb) for mb in (one["memory_mb"]["vllm"], one["own_mb"]["on"]["graphs_mb"],
+                                               one["memory_mb"]["on"]))]
+            for name, one in sorted(found.items(), key=lambda item: list(NAMES).index(item[0]))
+        ],
+    )  # fmt: skip
+    (held,) = {one["own_mb"]["on"]["held_mb"] for one in found.values()}
+    yield wrapped(f"""On an H100 with the default settings. *At most* has the tuned copies of weights, and
+    {held} MiB that start-up holds for later. InternVL and Step3-VL have [earlier
+    numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
 
 
 def plans() -> str:

@@ -12,12 +12,16 @@ import measured_ports
 import measured_reach
 import measured_stream
 import measured_tuning
-from measured import PageError, load, low_high, table
+from measured import NAMES, Page, PageError, load, low_high, picture, table
+
+from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, grouped_bars
 
 IMAGE = "1 x 1280x720"
 #: The survey of the newest release.
 REACH = "reach_0.33.0"
 START, END = "<!-- summary: made by benchmarks/pages.py -->", "<!-- end -->"
+#: The page of operators has the memory between marks of its own.
+OPERATORS, MEMORY = "docs/operators.md", "<!-- memory: made by benchmarks/pages.py -->"
 
 
 #: Page -> where the other pages are, seen from it.
@@ -26,11 +30,55 @@ PLACES = {"README.md": "docs/", "docs/index.md": ""}
 
 def put(page: str, document: str) -> str:
     """The page with the results of now between the two marks."""
-    head, _, rest = document.partition(START)
+    place = PLACES[page]
+    shown = speed(place, all_rows=page != "README.md")
+    return between(START, page, document, reach(place), f"![{WORDS}]({place}measured/results.svg)", shown)
+
+
+def put_memory(document: str) -> str:
+    """The page of operators with the memory of graphs."""
+    return between(MEMORY, OPERATORS, document, *measured_stream.memory_for_operators())
+
+
+def between(start: str, page: str, document: str, *parts: str) -> str:
+    """A page with other parts between two marks."""
+    head, _, rest = document.partition(start)
     _, found, tail = rest.partition(END)
     if not found:
-        raise PageError(f"{page} has no `{START}` followed by `{END}`")
-    return f"{head}{START}\n\n{reach(PLACES[page])}\n\n{speed(PLACES[page])}\n\n{END}{tail}"
+        raise PageError(f"{page} has no `{start}` followed by `{END}`")
+    return head + "\n\n".join((start, *parts, END)) + tail
+
+
+WORDS = "time of a call over that of an exact graph, by model; and milliseconds of a request in the engine"
+
+
+def pages() -> list[Page]:
+    """The picture of the results: each way of vLLM's and of ours, side by side."""
+    measured, tuned = measured_manager.models(), measured_tuning.means()
+    names = [name for name in measured if name in tuned]
+    over = [measured[name][1]["summary"] for name in names]
+    calls = {
+        "vLLM's graphs": [one["vllm/exact"] for one in over],
+        "ours": [one["ours/exact"] for one in over],
+        "ours, tuned": [tuned[name] for name in names],
+    }
+    engine = _engine()
+    kinds = {"encoder": "encoder_ms", "whole request": "ms"}
+    times = {
+        label: [engine[f"{mode}_{kind}"] for kind in kinds.values()]
+        for label, mode in zip(("eager", "vLLM's graphs", "ours, tuned"), measured_engine.MODES, strict=True)
+    }
+    panels = [
+        ("time of a call / time of an exact graph", [NAMES[name] for name in names], calls),
+        ("Qwen2-VL 2B in the engine, one image, ms", list(kinds), times),
+    ]
+    colours = {"eager": GREY, "vLLM's graphs": RED, "ours": BLUE, "ours, tuned": GREEN}
+    return [picture("results", grouped_bars(panels, colours))]
+
+
+def _engine() -> dict[str, Any]:
+    rows: list[dict[str, Any]] = load("engine_h200")["rows"]
+    return next(row for row in rows if (row["model"], row["images"]) == ("qwen2_vl", IMAGE))
 
 
 def reach(place: str) -> str:
@@ -49,13 +97,13 @@ def reach(place: str) -> str:
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def speed(place: str) -> str:
-    """The table, with a link to the page of each line."""
+def speed(place: str, all_rows: bool = True) -> str:
+    """The table, with a link to the page of each line. README.md has one line about sizes not seen before."""
     right, each = measured_ports.newest_right()
     ours, theirs = (measured_manager.over_exact(kind) for kind in ("ours", "vllm"))
     tuned = _range(measured_tuning.means().values())
     image = IMAGE.removeprefix("1 x ")
-    engine = next(row for row in load("engine_h200")["rows"] if (row["model"], row["images"]) == ("qwen2_vl", IMAGE))
+    engine = _engine()
     release = ".".join(load("manager_h200")["versions"]["vllm"].split(".")[:2])
     encoder, request = (_times(engine, kind) for kind in ("encoder_ms", "ms"))
     rows = [
@@ -90,6 +138,9 @@ def speed(place: str) -> str:
         ("engine", f"encoder in the engine, one {image} image, Qwen2-VL 2B, ms", *encoder),
         ("engine", "the whole request with that image, ms", *request),
     ]
+    if not all_rows:
+        first = next(row for row in rows if row[0] == "streams")
+        rows = [row for row in rows if row[0] != "streams" or row is first]
     linked = [[f"[{what}]({place}measured/{page}.md)", *cells] for page, what, *cells in rows]
     return table(["", "eager", f"vLLM {release}'s graphs", "ours"], linked)
 

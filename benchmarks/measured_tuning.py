@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from scaffold.measure.analyse import analyse
 from scaffold.measure.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
-from scaffold.measure.report import to_svg
+from scaffold.measure.pictures import kernel_bars
 
 #: Workloads of the page's table; a model without these shows its smallest and largest.
 SHOWN = (
@@ -222,7 +222,7 @@ def drawn(result: Mapping[str, Any]) -> str:
             recording = Recording(name, tuned, one["tokens"], ceilings, (), (), one["graph_ms"])
             totals = [ClassTotal(KernelClass(kind), ms, count, floor) for kind, ms, count, floor in one["classes"]]
             profiles.append(Profile(recording, tuple(totals), ()))
-    return to_svg(profiles)
+    return kernel_bars(profiles)
 
 
 def _is_tuned(profile: Mapping[str, Any]) -> bool:

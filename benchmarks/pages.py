@@ -3,8 +3,9 @@
     python benchmarks/pages.py            # after a results file was replaced
     python benchmarks/pages.py --check    # exit 1, with the difference, if a page is not current
 
-A new kind of result needs a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. Only one table is not on
-a page of its own: the summary in README.md and on the start page, between two marks.
+A new kind of result needs a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. Only two tables are
+not on a page of their own: the summary in README.md and on the start page, and the memory on the page of operators,
+each between two marks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ KINDS = (
 def all_pages() -> list[Page]:
     """Every page and picture."""
     made = [page for kind in KINDS for page in kind.pages()]
-    return [measured_index.page_of(made), *made, *measured_reach.pages()]
+    return [measured_index.page_of(made), *made, *measured_reach.pages(), *measured_summary.pages()]
 
 
 def written() -> dict[Path, str]:
@@ -55,6 +56,8 @@ def written() -> dict[Path, str]:
     found = {ROOT / page.path: page.text for page in all_pages()}
     for name in measured_summary.PLACES:
         found[ROOT / name] = measured_summary.put(name, text_of(ROOT / name))
+    operators = ROOT / measured_summary.OPERATORS
+    found[operators] = measured_summary.put_memory(text_of(operators))
     return found
 
 

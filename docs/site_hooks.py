@@ -10,6 +10,22 @@ CODE = re.compile(r"(?<!<span></span>)<code>[^<]*</code>")
 WORD = re.compile(r"(?<![\w./-])(?=[\w-]{2,30}(?![\w./-]))\w*-[\w-]+")
 
 
+#: The line below the head of a Markdown table.
+RULE = re.compile(r"^\|(?: *:?-+:? *\|)+$", re.MULTILINE)
+#: So many columns fit beside the navigation without the table of contents, and so many beside neither.
+WITHOUT_CONTENTS, ALONE = 10, 16
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Give a page with a wide table the room of the columns beside it, and let the search find concepts first."""
+    if page.file.src_uri == "concepts.md":
+        page.meta["search"] = {"boost": 3}
+    columns = max((rule[0].count("|") - 1 for rule in RULE.finditer(markdown)), default=0)
+    if columns >= WITHOUT_CONTENTS:
+        page.meta["hide"] = ["toc", "navigation"] if columns >= ALONE else ["toc"]
+    return markdown
+
+
 def on_page_content(html: str, **_: Any) -> str:
     """Keep such a word in one line. The span changes nothing else, so that a copy has the plain text."""
     return CODE.sub(lambda code: WORD.sub(r'<span class="word">\g<0></span>', code[0]), html)

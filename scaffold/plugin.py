@@ -135,6 +135,10 @@ def _register(controls: Controls) -> None:
         )
         return
     wait_for_runners(generation, controls)
+    if controls.manager:
+        from scaffold.runtime.vllm.metrics import show_workers
+
+        show_workers()
     watch_configurations(minor_of(vllm.__version__) or ())
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():

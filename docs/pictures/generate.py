@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from textwrap import wrap
 
+from scaffold.measure.pictures import padding_curves
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two
 
@@ -81,35 +82,17 @@ DOTS = ("#ff5f56", "#ffbd2e", "#27c93f")
 
 def waste() -> str:
     """Share of a replay that is padding, over the size of a batch: vLLM's powers of two, and the default ladder."""
-    low, high, left, top, width, height = 64, 4096, 70, 40, 660, 240
+    low, high = 64, 4096
     sizes = [round(low * (high / low) ** (i / 600)) for i in range(601)]
 
-    def share(ladder: Sequence[int], tokens: int) -> float:
-        budget = fitting_budget(ladder, tokens)
-        assert budget is not None
-        return 1 - tokens / budget
+    ladders = {"powers of two": powers_of_two(low, high), "32 steps for each doubling": octave_ladder(low, high)}
+    return padding_curves(sizes, {name: [share(ladder, size) for size in sizes] for name, ladder in ladders.items()})
 
-    def line(ladder: Sequence[int], colour: str) -> str:
-        points = " ".join(
-            f"{left + width * i / 600:.1f},{top + height * (1 - share(ladder, tokens) / 0.5):.1f}"
-            for i, tokens in enumerate(sizes)
-        )
-        return f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='1.5'/>"
 
-    parts = [text(left, 22, "Padding in a replay, as a share of the budget", size=15, weight=600)]
-    for percent in (0, 10, 20, 30, 40, 50):
-        y = top + height * (1 - percent / 50)
-        parts += [rule(left, y, left + width, y), text(left - 8, y + 4, f"{percent} %", anchor="end")]
-    for i in range(7):
-        x = left + width * i / 6
-        parts += [rule(x, top, x, top + height), text(x, top + height + 18, str(low << i), anchor="middle")]
-    parts.append(text(left + width / 2, top + height + 38, "tokens of a batch", anchor="middle"))
-    parts += [line(powers_of_two(low, high), ORANGE), line(octave_ladder(low, high), BLUE)]
-    parts += [
-        text(left + 8, top + height + 38, "powers of two", colour=ORANGE),
-        text(left + width - 8, top + height + 38, "32 steps per octave", colour=BLUE, anchor="end"),
-    ]
-    return svg(760, 330, parts)
+def share(ladder: Sequence[int], tokens: int) -> float:
+    budget = fitting_budget(ladder, tokens)
+    assert budget is not None
+    return 1 - tokens / budget
 
 
 # -- what runs where ---------------------------------------------------------------------------------------------------
@@ -211,10 +194,6 @@ def text(
         f"<text x='{x:g}' y='{y:g}' {FONT} font-size='{size}' font-weight='{weight}' fill='{colour}' "
         f"text-anchor='{anchor}'>{escape(content)}</text>"
     )
-
-
-def rule(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f"<line x1='{x1:g}' y1='{y1:g}' x2='{x2:g}' y2='{y2:g}' stroke='{PALE}' stroke-width='1'/>"
 
 
 def svg(width: int, height: int, parts: Iterable[str], background: str = "#ffffff") -> str:

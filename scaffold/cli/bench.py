@@ -57,7 +57,7 @@ def command(
     first compares each result with the eager one. Table and picture name the machine and the versions, ready for a
     pull request. Nothing is written to vLLM.
     """
-    from scaffold.measure.benchreport import to_markdown, to_svg
+    from scaffold.measure.benchreport import to_markdown
     from scaffold.workflow import load_port
 
     if result is not None:
@@ -74,7 +74,9 @@ def command(
     if output is not None:
         write_output(output, json.dumps(benchmark.to_json(), indent=1) + "\n")
     if svg is not None:
-        write_output(svg, to_svg(benchmark))
+        from scaffold.measure.pictures import benchmark_dots
+
+        write_output(svg, benchmark_dots(benchmark))
     if markdown is not None:
         write_output(markdown, to_markdown(benchmark))
     else:

@@ -48,7 +48,7 @@ def command(
     A budget is the number of tokens that a graph was captured for. A batch runs on the smallest one that holds it. The
     graph also computes the tokens that the batch does not fill; waste is their share of all computed tokens.
     """
-    from scaffold.runtime.trace import knee, render_svg, waste_curve
+    from scaffold.runtime.trace import knee, waste_curve
 
     trace = _read(traces)
     curves = {}
@@ -69,7 +69,9 @@ def command(
         names = " and ".join(map(str, traces))
         raise DiagnosticError(Diagnostic("VCG805", f"there is no batch in {names}", help="record some traffic first"))
     if plot is not None:
-        write_output(plot, render_svg(curves))
+        from scaffold.measure.pictures import budget_curves
+
+        write_output(plot, budget_curves(curves))
     if as_json:
         console.document(json.dumps(_facts(traces, trace, curves, chosen), indent=2) + "\n")
     else:

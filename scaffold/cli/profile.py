@@ -71,14 +71,16 @@ def command(
 
             recordings = run_profile(subject, asked, sizes, tuned, backend, console.note)
     from scaffold.measure.analyse import analyse
-    from scaffold.measure.report import to_markdown, to_svg
+    from scaffold.measure.report import to_markdown
 
     profiles = [analyse(one) for one in recordings]
     text = to_markdown(profiles)
     if save is not None:
         write_output(save, json.dumps([one.to_json() for one in recordings]) + "\n")
     if svg is not None:
-        write_output(svg, to_svg(profiles))
+        from scaffold.measure.pictures import kernel_bars
+
+        write_output(svg, kernel_bars(profiles))
     if markdown is not None:
         write_output(markdown, text)
     else:

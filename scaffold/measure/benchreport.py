@@ -1,17 +1,14 @@
-"""A benchmark as values, as JSON, as a Markdown table and as a picture. Needs neither torch nor a GPU."""
+"""A benchmark as values, as JSON and as a Markdown table. Needs neither torch nor a GPU."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from html import escape
 from typing import Any
 
-#: Ways and their colours, in the order of the picture.
-WAYS = {"eager": "#999999", "vllm": "#c33333", "ours": "#0066cc"}
-#: Ratios beyond this are written as numbers.
-LIMIT = 2.0
+#: In the order of table and picture.
+WAYS = ("eager", "vllm", "ours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,40 +104,3 @@ def _number(value: float | None) -> str:
 def _mean_ratio(rows: Sequence[BenchRow], way: str) -> float | None:
     ratios = [ratio for row in rows if (ratio := row.over_exact(way)) is not None]
     return statistics.geometric_mean(ratios) if ratios else None
-
-
-def to_svg(benchmark: Benchmark, width: int = 760) -> str:
-    """Time of a call relative to an exact graph: one line per size, one dot per way."""
-    left, right, top, step = 220, 70, 56, 22
-    height = top + step * len(benchmark.rows) + 40
-
-    def x(ratio: float) -> float:
-        return left + (width - left - right) * (min(ratio, LIMIT) - 0.95) / (LIMIT - 0.95)
-
-    title = f"{benchmark.model} on {benchmark.machine}: time of a call over an exact graph"
-    out = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
-        "font-family='sans-serif' font-size='11'>",
-        "<rect width='100%' height='100%' fill='#ffffff'/>",
-        f"<text x='12' y='20' font-size='13'>{escape(title)}</text>",
-    ]
-    for place, (way, colour) in enumerate(WAYS.items()):
-        out.append(f"<circle cx='{left + 120 * place}' cy='36' r='4' fill='{colour}'/>")
-        out.append(f"<text x='{left + 9 + 120 * place}' y='40'>{way}</text>")
-    for tick in (1.0, 1.25, 1.5, 1.75, 2.0):
-        out.append(f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='{top - 8}' y2='{height - 30}' stroke='#dddddd'/>")
-        out.append(f"<text x='{x(tick):.1f}' y='{height - 14}' text-anchor='middle'>{tick:g}</text>")
-    for place, row in enumerate(benchmark.rows):
-        y = top + step * place + 6
-        out.append(f"<text x='{left - 10}' y='{y + 4}' text-anchor='end'>{escape(row.workload)}</text>")
-        beyond = []
-        for way, colour in WAYS.items():
-            ratio = row.over_exact(way)
-            if ratio is None:
-                continue
-            if ratio > LIMIT:
-                beyond.append(f"<tspan fill='{colour}'>{ratio:.1f} </tspan>")
-            else:
-                out.append(f"<circle cx='{x(ratio):.1f}' cy='{y}' r='4' fill='{colour}' fill-opacity='0.85'/>")
-        out.append(f"<text x='{width - right + 8}' y='{y + 4}'>{''.join(beyond)}</text>")
-    return "\n".join([*out, "</svg>", ""])

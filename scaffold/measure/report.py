@@ -1,23 +1,11 @@
-"""Profiles as Markdown and as a picture (SVG, no plotting library)."""
+"""Profiles as Markdown."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
-from scaffold.measure.model import KernelClass, Profile
+from scaffold.measure.model import Profile
 
-_COLOURS = {
-    KernelClass.PRODUCT: "#0868ac",
-    KernelClass.ATTENTION: "#43a2ca",
-    KernelClass.NORM: "#d95f0e",
-    KernelClass.ACTIVATION: "#fe9929",
-    KernelClass.ROTARY: "#8c6bb1",
-    KernelClass.CAST: "#c51b8a",
-    KernelClass.COPY: "#e34a33",
-    KernelClass.ELEMENTWISE: "#a6761d",
-    KernelClass.OTHER: "#888888",
-}
 #: Findings that one table shows.
 _MOST = 12
 
@@ -71,47 +59,3 @@ def _section(profile: Profile) -> list[str]:
     if not profile.findings:
         out[-2:] = ["Nothing to gain was found."]
     return [*out, ""]
-
-
-def to_svg(profiles: Sequence[Profile], width: int = 760) -> str:
-    """One bar per profile, cut into classes, with a mark at the floor."""
-    left, right, bar, step, top = 220, 70, 26, 52, 20
-    longest = max((p.kernel_ms for p in profiles), default=1.0) or 1.0
-    kinds = [kind for kind in KernelClass if any(t.kind is kind for p in profiles for t in p.totals)]
-    legend_rows = -(-len(kinds) // 5)
-    height = top + step * len(profiles) + 30 + 18 * legend_rows
-
-    def x(ms: float) -> float:
-        return left + (width - left - right) * ms / longest
-
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        'font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
-    ]
-    for place, profile in enumerate(profiles):
-        y = top + step * place
-        out.append(
-            f'<text x="{left - 8}" y="{y + bar / 2 + 4:.0f}" text-anchor="end">{html.escape(title_of(profile))}</text>'
-        )
-        at = 0.0
-        for total in sorted(profile.totals, key=lambda t: kinds.index(t.kind)):
-            label = f"{total.kind.value}: {total.ms:.2f} ms"
-            out.append(
-                f'<rect x="{x(at):.1f}" y="{y}" width="{max(x(at + total.ms) - x(at), 0.5):.1f}" height="{bar}" '
-                f'fill="{_COLOURS[total.kind]}"><title>{label}</title></rect>'
-            )
-            at += total.ms
-        out.append(f'<text x="{x(at) + 6:.1f}" y="{y + bar / 2 + 4:.0f}">{at:.2f} ms</text>')
-        if profile.floor_ms:
-            mark = x(profile.floor_ms)
-            out.append(
-                f'<line x1="{mark:.1f}" x2="{mark:.1f}" y1="{y - 4}" y2="{y + bar + 4}" stroke="#000" '
-                'stroke-dasharray="3 2"/>'
-                f'<text x="{mark:.1f}" y="{y + bar + 14}" text-anchor="middle">floor {profile.floor_ms:.2f}</text>'
-            )
-    for place, kind in enumerate(kinds):
-        row, column = divmod(place, 5)
-        y, at_x = top + step * len(profiles) + 14 + 18 * row, 16 + column * (width - 32) / 5
-        out.append(f'<rect x="{at_x:.0f}" y="{y}" width="10" height="10" fill="{_COLOURS[kind]}"/>')
-        out.append(f'<text x="{at_x + 14:.0f}" y="{y + 9}">{kind.value}</text>')
-    return "\n".join([*out, "</svg>"]) + "\n"

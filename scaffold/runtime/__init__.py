@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scaffold.runtime.parallel import TorchGroup
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.selfcheck import check_graphs
-    from scaffold.runtime.stats import Stats, export_to_prometheus
+    from scaffold.runtime.stats import Stats
     from scaffold.runtime.trace import Trace
 
 _HOME = {
@@ -46,7 +46,7 @@ _HOME = {
     "parallel": ("TorchGroup",),
     "recording": ("RecordingBackend",),
     "selfcheck": ("check_graphs",),
-    "stats": ("Stats", "export_to_prometheus"),
+    "stats": ("Stats",),
     "trace": ("Trace",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -72,7 +72,6 @@ __all__ = [
     "Trace",
     "check_graphs",
     "choose_attention",
-    "export_to_prometheus",
     "geometric_ladder",
     "octave_ladder",
     "optimal_ladder",

@@ -1,4 +1,4 @@
-"""Counters that a program can read, and their export to Prometheus.
+"""Counters that a program can read.
 
 Counting costs a few dictionary operations per call. Nothing here touches the device: the manager samples replay times
 and hands them in.
@@ -6,9 +6,7 @@ and hands them in.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,58 +91,3 @@ class Stats:
                 for key, s in sorted(self.keys.items())
             },
         }
-
-
-class PrometheusCollector:
-    """Reads the counters when Prometheus scrapes; it adds nothing to the replay path."""
-
-    def __init__(self, stats: Stats, labels: dict[str, str]) -> None:
-        self._stats, self._labels = stats, labels
-
-    def collect(self) -> Iterator[Any]:
-        """The metric families of one manager."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        names, values = list(self._labels), list(self._labels.values())
-        prefix = "encoder_cudagraph"
-        hits = CounterMetricFamily(f"{prefix}_hits", "Items served by a graph.", labels=names)
-        hits.add_metric(values, self._stats.hits)
-        yield hits
-        misses = CounterMetricFamily(f"{prefix}_misses", "Items run eager, by reason.", labels=[*names, "reason"])
-        for reason, count in sorted(self._stats.reasons.items()):
-            misses.add_metric([*values, reason], count)
-        yield misses
-        per_key = [*names, "path", "budget", "axes"]
-        replays = CounterMetricFamily(f"{prefix}_replays", "Replays of a graph.", labels=per_key)
-        waste = GaugeMetricFamily(f"{prefix}_waste_ratio", "Share of computed tokens that is padding.", labels=per_key)
-        seconds = GaugeMetricFamily(f"{prefix}_replay_seconds", "Mean sampled replay time.", labels=per_key)
-        for key, stats in sorted(self._stats.keys.items()):
-            labels = [*values, key.path, str(key.budget), ",".join(map(str, key.axes))]
-            replays.add_metric(labels, stats.replays)
-            waste.add_metric(labels, stats.waste)
-            if stats.mean_ms is not None:
-                seconds.add_metric(labels, stats.mean_ms / 1e3)
-        yield replays
-        yield waste
-        yield seconds
-
-
-_exported: dict[tuple[Any, ...], PrometheusCollector] = {}
-
-
-def export_to_prometheus(stats: Stats, registry: Any = None, **labels: str) -> PrometheusCollector | None:
-    """Register the counters with Prometheus. None when `prometheus_client` is not installed."""
-    try:
-        import prometheus_client
-    except ImportError:
-        return None
-    collector = PrometheusCollector(stats, labels)
-    registry = registry or prometheus_client.REGISTRY
-    # A registry refuses the same names twice. The newest manager of a model serves, so its counters replace the others.
-    key = (id(registry), *sorted(labels.items()))
-    if (former := _exported.pop(key, None)) is not None:
-        with contextlib.suppress(KeyError):  # another registry had this identity
-            registry.unregister(former)
-    registry.register(collector)
-    _exported[key] = collector
-    return collector

@@ -6,7 +6,6 @@ A reader refuses an unknown version instead of guessing what such a file means.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import secrets
@@ -176,51 +175,3 @@ def knee(curve: Sequence[CurvePoint], good_enough: float = 0.005) -> CurvePoint:
     """The first point that is within `good_enough` of the best waste: more graphs hardly pay."""
     best = min(point.waste for point in curve)
     return next(point for point in curve if point.waste <= best + good_enough)
-
-
-_COLOURS = ("#06c", "#c33", "#2a2", "#a60", "#828", "#088")
-
-
-def render_svg(curves: Mapping[str, Sequence[CurvePoint]], width: int = 640, height: int = 360) -> str:
-    """Waste against the number of graphs, a line for each path, as a small SVG without a plotting library."""
-    left, bottom, top, right = 56, 40, 16, 16
-    points = [point for curve in curves.values() for point in curve]
-    most = max([point.graphs for point in points] + [1])
-    worst = max([point.waste for point in points] + [1e-6])
-
-    def x(graphs: float) -> float:
-        return left + (width - left - right) * graphs / most
-
-    def y(value: float) -> float:
-        return height - bottom - (height - top - bottom) * value / worst
-
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        'font-size="11"><rect width="100%" height="100%" fill="#fff"/>'
-    ]
-    for i in range(5):
-        value = worst * i / 4
-        out.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.1%}</text>')
-        out.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>')
-    for graphs in sorted({round(most * i / 4) for i in range(5)}):
-        out.append(f'<text x="{x(graphs):.1f}" y="{height - bottom + 16}" text-anchor="middle">{graphs}</text>')
-    for place, (path, curve) in enumerate(curves.items()):
-        colour = _COLOURS[place % len(_COLOURS)]
-        line = " ".join(f"{x(p.graphs):.1f},{y(p.waste):.1f}" for p in curve)
-        out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out += [
-            f'<circle cx="{x(p.graphs):.1f}" cy="{y(p.waste):.1f}" r="3" fill="{colour}">'
-            f"<title>{p.graphs} graphs: {p.waste:.2%}</title></circle>"
-            for p in curve
-        ]
-        if len(curves) > 1:
-            out.append(
-                f'<text x="{width - right}" y="{top + 12 + 14 * place}" text-anchor="end" fill="{colour}">'
-                f"{html.escape(path)}</text>"
-            )
-    out.append(f'<text x="{(left + width) / 2:.0f}" y="{height - 8}" text-anchor="middle">graphs</text>')
-    out.append(
-        f'<text x="14" y="{height / 2:.0f}" transform="rotate(-90 14 {height / 2:.0f})" text-anchor="middle">'
-        "padding, share of computed tokens</text></svg>"
-    )
-    return "\n".join(out) + "\n"

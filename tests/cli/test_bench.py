@@ -58,7 +58,7 @@ def test_a_result_needs_no_gpu(run, result, tmp_path):
     picture = ElementTree.parse(files[1]).getroot()
     texts = ["".join(element.itertext()) for element in picture.iter() if element.tag.endswith("text")]
     assert "a & b" in texts
-    assert "6.0 " in texts, "a ratio beyond the axis is written"
+    assert {"eager", "vllm", "ours", "qwen2_5_vl on a GPU"} <= set(texts)
     kept = run("bench", "qwen2_5_vl", "--result", result, "--markdown", files[0])
     assert (kept.code, files[0].read_text()) == (0, done.out)
 

@@ -89,9 +89,8 @@ def test_the_plot_has_every_path(run, trace, tmp_path):
 
     assert done.code == 0
     assert f"plot written to {plot}" in done.err
-    root = ElementTree.fromstring(plot.read_text())
-    assert len(root.findall("{*}polyline")) == 2
-    assert len(root.findall("{*}circle")) == 7 + 1
+    said = {text.text for text in ElementTree.fromstring(plot.read_text()).findall(".//{*}text")}
+    assert {"default", "local", "graphs"} <= said
 
 
 GOOD = '{"version": 1, "paths": {"default": {"64": 1}}}'

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dockerfile
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -28,7 +30,8 @@ def block(language: str) -> str:
 def test_the_image_is_of_the_newest_release_and_small() -> None:
     lines = [line.split(None, 1) for line in block("dockerfile").splitlines()]
     assert len(lines) <= 6
-    assert [word for word, _ in lines] == ["FROM", "COPY", "RUN", "RUN"]
+    commands = dockerfile.parse_string(block("dockerfile"))  # Docker's own parser
+    assert [command.cmd for command in commands] == ["FROM", "COPY", "RUN", "RUN"]
     assert lines[0][1] == f"vllm/vllm-openai:v{NEWEST}"
     source, place = lines[1][1].split()
     assert (source, lines[2][1]) == (".", f"uv pip install --system {place}")
@@ -58,6 +61,15 @@ def test_what_the_image_runs_runs_here(tmp_path: Path) -> None:
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
     subprocess.run(["sh", "-ec", line], env=env, check=True, capture_output=True)
     assert json.loads((tmp_path / "vitcg-doctor.json").read_text())["vllm"]
+
+
+def test_the_deployment_is_of_kubernetes_own_schema() -> None:
+    deployment = yaml.safe_load(block("yaml"))
+    newest = kubernetes_validate.latest_version()
+    kubernetes_validate.validate(deployment, newest, strict=True)
+    deployment["spec"]["template"]["spec"]["containers"][0]["arguments"] = []
+    with pytest.raises(kubernetes_validate.ValidationError, match="arguments"):
+        kubernetes_validate.validate(deployment, newest, strict=True)
 
 
 def test_the_deployment_serves_with_graphs() -> None:

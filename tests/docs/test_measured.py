@@ -81,8 +81,12 @@ def test_the_readme_has_measured_numbers_in_its_table_only():
 def test_a_start_page_keeps_what_is_around_its_table():
     start, end = measured_summary.START, measured_summary.END
     document = measured_summary.put("README.md", f"before\n{start}\nold\n{end}\nafter\n")
-    made = f"{measured_summary.reach('docs/')}\n\n{measured_summary.speed('docs/')}"
-    assert document == f"before\n{start}\n\n{made}\n\n{end}\nafter\n"
+    reach, speed = measured_summary.reach("docs/"), measured_summary.speed("docs/", all_rows=False)
+    picture = f"![{measured_summary.WORDS}](docs/measured/results.svg)"
+    assert document == f"before\n{start}\n\n{reach}\n\n{picture}\n\n{speed}\n\n{end}\nafter\n"
+    longer = measured_summary.speed("docs/").splitlines()
+    assert set(speed.splitlines()) < set(longer)
+    assert [line for line in longer if line not in speed] == [line for line in longer if "streams.md" in line][1:]
     with pytest.raises(PageError, match=r"README.md has no `<!-- summary"):
         measured_summary.put("README.md", "no table")
 
@@ -122,4 +126,5 @@ def test_another_result_is_another_page(monkeypatch):
     assert {path.relative_to(ROOT).as_posix() for path in changed} == {
         *measured_summary.PLACES,
         "docs/measured/manager.md",
+        "docs/measured/results.svg",
     }

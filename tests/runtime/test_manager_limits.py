@@ -9,7 +9,7 @@ import torch
 from helpers import assert_equals_eager, make_manager
 from towers import PackedTower, TileTower
 
-from scaffold.runtime import GraphKey, RecordingBackend, Stats, Trace, export_to_prometheus
+from scaffold.runtime import GraphKey, RecordingBackend, Trace
 from scaffold.runtime import buffers as buffers_module
 from scaffold.runtime.adapter import Room
 from scaffold.runtime.capture import GraphSet
@@ -414,38 +414,6 @@ def test_a_trace_records_what_ran():
         manager.execute(tower.call([(1, 2, 3)]))
     manager.execute(tower.call([(1, 9, 9)]))
     assert dict(manager.trace.sizes()) == {6: 2, 81: 1}
-
-
-def test_prometheus_shows_the_counters():
-    prometheus = pytest.importorskip("prometheus_client")
-    registry = prometheus.CollectorRegistry()
-    stats = Stats()
-    assert export_to_prometheus(stats, registry, model="m") is not None
-    stats.hit(GraphKey("default", 8), 2, 6)
-    stats.miss("over-budget", 3)
-    text = prometheus.generate_latest(registry).decode()
-    assert 'encoder_cudagraph_hits_total{model="m"} 2.0' in text
-    assert 'encoder_cudagraph_misses_total{model="m",reason="over-budget"} 3.0' in text
-    assert 'encoder_cudagraph_waste_ratio{axes="",budget="8",model="m",path="default"} 0.25' in text
-
-
-def test_a_second_manager_of_a_model_takes_the_place_of_the_first():
-    """vLLM makes one to profile memory with, and then the one that serves."""
-    prometheus = pytest.importorskip("prometheus_client")
-    registry = prometheus.CollectorRegistry(auto_describe=True)  # as the default one: it refuses the same names twice
-    first, second = Stats(), Stats()
-    for stats in (first, second):
-        assert export_to_prometheus(stats, registry, model="m") is not None
-    first.hit(GraphKey("default", 8), 5, 6)
-    second.hit(GraphKey("default", 8), 2, 6)
-    assert 'encoder_cudagraph_hits_total{model="m"} 2.0' in prometheus.generate_latest(registry).decode()
-
-
-def test_without_the_client_nothing_is_exported(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert export_to_prometheus(Stats()) is None
 
 
 def test_one_set_of_buffers_serves_all_budgets(monkeypatch):

@@ -4,7 +4,6 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -12,7 +11,7 @@ pytest.importorskip("libcst")  # the proof stage around the package
 
 from scaffold.measure.analyse import analyse, classify, product_size
 from scaffold.measure.model import AttentionCall, Ceilings, KernelClass, KernelRecord, Recording, pattern_of
-from scaffold.measure.report import to_markdown, to_svg
+from scaffold.measure.report import to_markdown
 from scaffold.measure.trace import read_trace, strip_trace
 
 TRACE = Path(__file__).parent / "data" / "qwen2_5_vl_2_blocks_h200.json.gz"
@@ -140,16 +139,6 @@ def test_the_report_has_every_class_and_finding(recording):
     assert columns == {6, 7}
 
 
-def test_the_picture_is_svg_with_a_bar_for_every_class(recording):
-    profile = analyse(recording)
-    root = ElementTree.fromstring(to_svg([profile, profile]))
-    titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert len(titles) == 2 * len(profile.totals)
-    assert any(t.startswith("matrix product: ") for t in titles)
-    bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
-    assert sum(float(b.get("width")) for b in bars) == pytest.approx(2 * (760 - 220 - 70), rel=0.02)
-
-
 def test_a_recording_survives_json(recording):
     assert Recording.from_json(json.loads(json.dumps(recording.to_json()))) == recording
 
@@ -168,7 +157,6 @@ def test_an_empty_profile_is_reported():
     profile = analyse(Recording("x", "", 1, CEILINGS, kernels))
     assert profile.findings == ()
     assert "Nothing to gain was found." in to_markdown([profile])
-    assert to_svg([]).startswith("<svg")
 
 
 def test_fused_norms_of_a_block_are_not_an_unfused_norm():

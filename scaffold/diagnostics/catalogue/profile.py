@@ -29,4 +29,10 @@ CODES: tuple[Code, ...] = (
         "own processor. The message says what is missing. A size that neither the configuration's class nor a known "
         "checkpoint gives has to come from `--config config.json`: a guessed one would measure another model.",
     ),
+    Code(
+        "VCG474",
+        "no library to draw with",
+        "`budgets --plot`, `profile --svg` and `bench --svg` draw with matplotlib, which servers do not need. "
+        "`pip install 'vitcg-scaffold[plot]'` brings it. The tables of these commands need nothing.",
+    ),
 )

@@ -23,7 +23,7 @@ from scaffold.runtime.capture import IDLE_STEPS
 from scaffold.runtime.manager import EncoderGraphManager
 from scaffold.runtime.options import Options
 from scaffold.runtime.selfcheck import check_graphs, random_pixels
-from scaffold.runtime.stats import Stats, export_to_prometheus
+from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of
 from scaffold.runtime.vllm import weights
@@ -266,8 +266,6 @@ class EncoderCudaGraphManager:
                 group=VllmGroup() if self.use_dp else None,
                 trace=Trace() if self.settings.record else None,
             )
-            if self.settings.prometheus:
-                export_to_prometheus(self._core.stats, model=type(self.model).__name__)
         return self._core
 
     def _make_backend(self) -> GraphBackend | None:

@@ -20,7 +20,7 @@ import torch
 
 from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import write_whole
-from scaffold.runtime.vllm import idle
+from scaffold.runtime.vllm import idle, metrics
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
 from scaffold.runtime.vllm.settings import read_settings
 
@@ -43,6 +43,9 @@ class ServedManager(EncoderCudaGraphManager):
     fault: str | None = None
     _faults_in_a_row: int = 0
     _ranks: int = 1
+    #: The rank among these, and the number of the data-parallel engine.
+    _rank: int = 0
+    _engine: int = 0
     #: Whether the tower's layers are spread over the ranks, so that all of them must run the same forward.
     _is_spread: bool = False
     _captured_s: float = 0.0
@@ -53,23 +56,30 @@ class ServedManager(EncoderCudaGraphManager):
     _said: str = ""
     _told_of_large_images: bool = False
     _at_end: Finalize | None = None
-    #: Whether the settings name files, and they can be written.
+    #: Whether the settings name files, and they can be written; whether the counters are among vLLM's metrics.
     _writes: bool = False
+    _exports: bool = False
 
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
-        read_settings(vllm_config)  # a setting that means nothing is the operator's to correct, and stops the start
+        settings = read_settings(
+            vllm_config
+        )  # a setting that means nothing is the operator's to correct, and stops the start
         try:
             self._ranks = vllm_config.parallel_config.tensor_parallel_size
             spread = vllm_config.model_config.multimodal_config.mm_encoder_tp_mode != "data"
             self._is_spread = self._ranks > 1 and spread
             super().__init__(vllm_config, device, dtype, model)
         except Exception as error:
-            self.budget_graphs = {}
+            self.vllm_config, self.budget_graphs = vllm_config, {}
+            self._exports = settings.prometheus and metrics.place() is not None
             self._give_up("they cannot be set up", error)
             return
         self._name_files()
         self._logged = time.monotonic()
         self._writes = bool(self.settings.record or self.settings.stats)
+        # A tower that is spread over the ranks serves each image on all of them: the first rank counts it.
+        counts = not (self._is_spread and self._rank)
+        self._exports = self.settings.prometheus and counts and metrics.place() is not None
 
     def supports_modality(self, modality: str) -> bool:
         return self.fault is None and super().supports_modality(modality)
@@ -93,6 +103,7 @@ class ServedManager(EncoderCudaGraphManager):
         model_config = getattr(getattr(self, "vllm_config", None), "model_config", None)
         if self.fault is None and not getattr(model_config, "enable_sleep_mode", False):
             idle.watch(self)
+        self._export()
 
     @property
     def wants_graphs(self) -> bool:
@@ -145,7 +156,7 @@ class ServedManager(EncoderCudaGraphManager):
         self._faults_in_a_row = 0
         if not idle.is_seen():
             self._capture_now_and_then()
-        if self._writes and self._writer is None:
+        if (self._writes or self._exports) and self._writer is None:
             self._save_soon()
         now = time.monotonic()
         if now - self._logged > LOG_EVERY:
@@ -164,8 +175,11 @@ class ServedManager(EncoderCudaGraphManager):
         return True
 
     def save(self) -> None:
-        """Write the trace and the counters to the files that the settings name."""
+        """Write the trace and the counters to the files that the settings name, and the counters to vLLM's metrics."""
         self._writer = None  # later images need another writing
+        self._export()
+        if not self._writes:
+            return
         try:
             self.save_trace()
             if self.settings.stats:
@@ -173,6 +187,18 @@ class ServedManager(EncoderCudaGraphManager):
         except Exception as error:
             self.keep_files()
             logger.warning("the trace or the counters cannot be written, and no more are: %s", _words(error))
+
+    def _export(self) -> None:
+        """Bring vLLM's metrics up to date."""
+        if not self._exports:
+            return
+        try:
+            model = self.vllm_config.model_config.served_model_name
+            labels = {"model_name": str(model), "engine": str(self._engine), "rank": str(self._rank)}
+            metrics.write(self._core.stats if self._core else Stats(), self.fault is not None, labels)
+        except Exception as error:
+            self._exports = False
+            logger.warning("the counters of encoder graphs are not among vLLM's metrics: %s", _words(error))
 
     def _save_soon(self) -> None:
         """Write the files once, later, in a thread of its own, or at the end of the process if that comes first.
@@ -221,19 +247,20 @@ class ServedManager(EncoderCudaGraphManager):
         return values
 
     def _name_files(self) -> None:
-        """Each rank but the first writes files of its own: `sizes.json`, `sizes.rank1.json`."""
-        if self._ranks <= 1:
-            return
-        from vllm.distributed import get_tensor_model_parallel_rank
+        """Each engine and each rank but the first writes files of its own: `sizes.json`, `sizes.dp1.rank1.json`."""
+        # The rank of a dense model's engine is reset to 0, its index is not.
+        self._engine = getattr(self.vllm_config.parallel_config, "data_parallel_index", 0)
+        if self._ranks > 1:
+            from vllm.distributed import get_tensor_model_parallel_rank
 
-        rank = get_tensor_model_parallel_rank()
-        if rank:
-            named: dict[str, Any] = {
-                name: str(Path(value).with_suffix(f".rank{rank}{Path(value).suffix}"))
-                for name in ("record", "stats")
-                if (value := getattr(self.settings, name))
-            }
-            self.settings = replace(self.settings, **named)
+            self._rank = get_tensor_model_parallel_rank()
+        parts = [f".{name}{number}" for name, number in (("dp", self._engine), ("rank", self._rank)) if number]
+        named: dict[str, Any] = {
+            name: str(Path(value).with_suffix("".join([*parts, Path(value).suffix])))
+            for name in ("record", "stats")
+            if (value := getattr(self.settings, name))
+        }
+        self.settings = replace(self.settings, **named)
 
     def _log_stats(self) -> None:
         said = words(self.stats)
@@ -252,6 +279,7 @@ class ServedManager(EncoderCudaGraphManager):
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
         self.untune("there are no encoder graphs")
+        self._export()
         logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
         logger.debug("where it happened", exc_info=error)
 

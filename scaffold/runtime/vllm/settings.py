@@ -88,8 +88,9 @@ class Settings:
 
     `steps` is the number of budgets per octave of the default ladder. `trace` names one or several files, and the
     ladder then has at most `graphs` budgets that fit their sizes. `record` names a file for the sizes of the traffic,
-    `stats` one for the counters. `self_check` compares every graph with eager at start-up. `prometheus` exports the
-    counters. `tuning` chooses tower tunings (`docs/tuning.md`); `tuning_check` compares the tuned tower at start-up.
+    `stats` one for the counters. `self_check` compares every graph with eager at start-up. With `prometheus` the
+    counters are among vLLM's metrics. `tuning` chooses tower tunings (`docs/tuning.md`); `tuning_check` compares the
+    tuned tower at start-up.
     With `reproducible` the same batch gives the same bits in every process; `VLLM_BATCH_INVARIANT` implies it.
     """
 
@@ -99,7 +100,7 @@ class Settings:
     record: str | None = None
     stats: str | None = None
     self_check: bool = False
-    prometheus: bool = False
+    prometheus: bool = True
     tuning: Any = None
     tuning_check: bool = True
     reproducible: bool = False
