@@ -178,6 +178,13 @@ class _Method:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
 
+    def below(self, step: ast.stmt) -> int:
+        """The line behind a statement, and behind blank ones where the statement's comment goes to what follows."""
+        line, above = (step.end_lineno or 0) + 1, self.lines[step.lineno - 1 - self.first].strip()
+        while above.startswith("#") and not self.lines[line - self.first].strip():
+            line += 1
+        return line
+
     def start(self, node: ast.expr | ast.stmt) -> int:
         return self.offset(node.lineno, node.col_offset)
 
@@ -450,7 +457,7 @@ class _Extractor:
             pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
             changes.append((method.start(run.whole), method.end(run.whole), f"self.{ENCODE_METHOD}({pixels})"))
             for step, _ in run.steps:
-                changes.append((method.offset(step.lineno, 0), method.offset((step.end_lineno or 0) + 1, 0), ""))
+                changes.append((method.offset(step.lineno, 0), method.offset(method.below(step), 0), ""))
         if live is not None and method.tail is not None:
             last = method.function.body[method.tail - 1]
             call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"

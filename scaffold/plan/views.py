@@ -271,10 +271,9 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
-    #: The inputs whose items lie behind each other, as many rows as `sizes` says, by an entry `size`.
+    #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
-    sizes: str
-    count: Code
+    counts: Code
     single: bool
     #: Whether an item that is one unit may have an axis for it.
     regroups: bool
@@ -834,7 +833,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     """The view of an explicit port."""
     names = Names.of(port)
     [modality] = port.modalities.values()
-    token_names, token_lets = names.localised(explicit.tokens)
+    token_names, token_lets = names.localised(explicit.tokens, longest=_LONGEST)
     shape_names, pixel_lets = names.localised(*port.pixels.shape)
     parts = "features" if explicit.single else "features.split(num_patches)"
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
@@ -852,8 +851,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         forward=Code(f"self.{ENCODE_METHOD}"),
         batched=list(port.batched),
         sized=list(port.sized),
-        sizes=size.sizes if size else "",
-        count=_row_count(size) if size and modality.pixels in port.grids else Code("int(size)"),
+        counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
         regroups=extraction.regroups,
@@ -870,6 +868,16 @@ def _row_count(field: SizedField) -> Code:
     """The rows of an item whose entry `size` is a grid."""
     count = f"int(size.prod()){f' + {field.extra}' * bool(field.extra)}"
     return Code(count if field.least is None else f"{count} if size.prod() >= {field.least} else 0")
+
+
+def _row_counts(field: SizedField, is_grid: bool) -> Code:
+    """The rows of each item of a batch. The sizes may be on the device, so that they are read at once."""
+    sizes = f"mm_kwargs[{pyrepr(field.sizes)}]"
+    if not is_grid:
+        return Code(f"{sizes}.tolist()")
+    count = f"n{f' + {field.extra}' * bool(field.extra)}"
+    count += f" if n >= {field.least} else 0" if field.least is not None else ""
+    return Code(f"[{count} for n in {sizes}.prod(-1).tolist()]")
 
 
 def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:

@@ -23,6 +23,10 @@ LLAVA_NEXT = f"{MODELS}/llava_next.py"
 CLASS = "LlavaNextForConditionalGeneration"
 #: The methods that are made of parts of others, and where from.
 EXPLICIT = {
+    "deepseek_vl2": {
+        "_encode_patches": "_pixel_values_to_embedding",
+        "_merge_patch_embeddings": "_pixel_values_to_embedding",
+    },
     "llava_next": {"_encode_patches": "_process_image_pixels", "_merge_patch_embeddings": "_process_image_input"},
     "paligemma": {"_encode_patches": "_process_image_input"},
 }
@@ -56,7 +60,7 @@ def port_of(name: str, *changes: tuple[str, str]) -> CutPort:
 
 
 def ported_text(tree: SourceTree, port: Any) -> str:
-    [change] = prepare_port(port, tree).package
+    [change] = prepare_port(port, tree, replace=True).package
     assert change.after is not None
     return change.after.decode()
 
@@ -79,7 +83,7 @@ def added_lines(before: str, after: str) -> list[str]:
 @pytest.mark.parametrize("name", EXPLICIT)
 def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, release_tree: Any) -> None:
     tree = release_tree(RELEASE)
-    prepared = prepare_port(load_port(name), tree)
+    prepared = prepare_port(load_port(name), tree, replace=True)
     [change] = prepared.package
     before, after = tree.read(change.path), ported_text(tree, load_port(name))
     added = added_lines(before, after)
@@ -95,7 +99,7 @@ def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, re
 @pytest.mark.parametrize("name", EXPLICIT)
 def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: Any) -> None:
     port = load_port(name)
-    prepared = prepare_port(port, release_tree(RELEASE))
+    prepared = prepare_port(port, release_tree(RELEASE), replace=True)
     again = prepare_port(port, ported(port, prepared))
     assert not again.changed
     [methods] = [edit for file in again.plan.files for edit in file.edits if isinstance(edit, PutMethods)]
@@ -112,6 +116,17 @@ def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: An
     assert "self._merge_patch_embeddings(image_input, features.split(num_patches))" in text
     assert text.count("self._image_pixels_to_features(") == 1
     assert 'features = outputs["default"][: sum(num_patches)]\n' in text
+
+
+def test_a_comment_goes_to_the_statement_that_does_what_it_says(release_tree: Any) -> None:
+    """It stood above a statement that is in the method now, and a blank line followed."""
+    text = ported_text(release_tree(RELEASE), load_port("deepseek_vl2"))
+    assert "# [batch_all_tiles, hw, D]\n        images_embeds = self._encode_patches(pixel_values)" in text
+    assert "# [batch_all_tiles, vit_seq_len, c]\n        # [batch_all_tiles, hw, D]\n" in text
+
+
+def test_inputs_that_all_items_share_reach_the_model(release_tree: Any) -> None:
+    assert "return mm_kwargs | {" in ported_text(release_tree(RELEASE), load_port("llava_next"))
 
 
 @pytest.mark.parametrize("release", ["0.22.0", "0.26.0"])
