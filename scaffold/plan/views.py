@@ -298,8 +298,15 @@ class UnitsView(View):
 
     @property
     def total(self) -> Code:
-        """The number of patches of a batch."""
-        return Code("len(indices)" if self.single else " sum(num_patches)")
+        """The number of patches of a batch. The shape of joined pixels says it without a look at the device."""
+        if self.single:
+            return Code("len(indices)")
+        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else " sum(num_patches)")
+
+    @property
+    def reads_counts(self) -> bool:
+        """Whether the patches of each item are asked for behind a replay."""
+        return not self.single and "num_patches" in self.total + self.embeddings
 
 
 @dataclass(frozen=True)
