@@ -57,7 +57,7 @@ _OPEN = {
 }
 
 
-#: What a replacement has to claim.
+#: The author's part of a replacement's text.
 _WHY = (
     "run `vitcg-scaffold verify {port} --as-is` on the tree before the change, and name the checks that fail there; "
     "`vitcg-scaffold fix` repairs some of them in the code that the tree has"
@@ -453,7 +453,7 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
 
 
 def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
-    """What an explicit port makes of the model's own methods."""
+    """The methods that an explicit port makes of the model's own."""
     yield f"- The graph holds `{ENCODE_METHOD}`, which is `{explicit.call.text}` of the model's own code."
     if extraction.after is not None:
         yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
@@ -461,7 +461,7 @@ def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
 
 
 def _worse(change: PortChange) -> Iterator[str]:
-    """What a port costs or does not serve, under a heading of its own."""
+    """Costs of a port, and cases without graphs, under a heading of their own."""
     view = change.plan.methods.view
     worse = []
     if view.gate is not None:
