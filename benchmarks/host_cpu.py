@@ -3,8 +3,8 @@
     python benchmarks/host_cpu.py [--release 0.33.0] [--rounds 7]
 
 Each form of a model's port (upstream's, explicit, re-entrant) has a process of its own with the release's real classes,
-tiny. The processes take turns, so that whatever else a machine does hits all of them. Of each call that every form
-replays as a whole, a round keeps the median of 60 calls of `execute`, and the smallest of all rounds counts. Copies to
+tiny. The processes take turns, so that whatever else a machine does hits all of them. A round keeps the median of 60
+calls of `execute`, and the smallest of all rounds counts. A row is a call that every form replays as a whole. Copies to
 a GPU, and waits for one, are not in these times.
 """
 

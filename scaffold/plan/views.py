@@ -305,7 +305,7 @@ class UnitsView(View):
 
     @property
     def reads_counts(self) -> bool:
-        """Whether the patches of each item are asked for behind a replay."""
+        """Whether the code behind a replay needs the number of patches of each item."""
         return not self.single and "num_patches" in self.total + self.embeddings
 
 
