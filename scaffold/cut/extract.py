@@ -180,9 +180,9 @@ class _Method:
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
 
     def below(self, step: ast.stmt) -> int:
-        """The line behind a statement, and behind blank ones where the statement's comment goes to what follows."""
+        """The line behind a statement, and blank ones if it is the first, or if its comment goes to what follows."""
         line, above = (step.end_lineno or 0) + 1, self.lines[step.lineno - 1 - self.first].strip()
-        while above.startswith("#") and not self.lines[line - self.first].strip():
+        while (above.startswith("#") or step is self.function.body[0]) and not self.lines[line - self.first].strip():
             line += 1
         return line
 
@@ -545,8 +545,8 @@ class _Given(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         match node:
-            case ast.Subscript(value=ast.Name(id=self.parsed), slice=ast.Constant(value=key)) if key in self.keys:
-                return ast.parse(f"{_INPUTS}[{self.keys[key]!r}]", mode="eval").body
+            case ast.Subscript(value=ast.Name(id=self.parsed), slice=ast.Constant(value=str(key))) if key in self.keys:
+                return ast.Subscript(ast.Name(_INPUTS, ast.Load()), ast.Constant(self.keys[key]), ast.Load())
         return self.generic_visit(node)
 
 

@@ -288,6 +288,20 @@ class UnitsView(View):
     embeddings: Code
 
     @property
+    def unit(self) -> Code:
+        """The word for one unit: an item, or what models call a patch of it."""
+        return Code(self.modalities[0].name if self.single else "patch")
+
+    @property
+    def units(self) -> Code:
+        return Code(f"{self.unit}s" if self.single else "patches")
+
+    @property
+    def is_batched(self) -> Code:
+        """Whether an input `key` has an entry for each item."""
+        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
+
+    @property
     def joined(self) -> Code:
         """The pixels of a batch."""
         pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
@@ -852,8 +866,8 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[modality.pixels],
-        budget_min=Code("self._encoder_cudagraph_patch_tokens"),
-        budget_why=f"One {'image' if explicit.single else 'patch'}.",
+        budget_min=Code(f"self._encoder_cudagraph_{modality.name if explicit.single else 'patch'}_tokens"),
+        budget_why=f"One {modality.name if explicit.single else 'patch'}.",
         budget_lets=(),
         forward=Code(f"self.{ENCODE_METHOD}"),
         batched=list(port.batched),

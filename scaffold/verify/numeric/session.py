@@ -275,8 +275,7 @@ def run_session(bench: Bench, session: Session) -> None:
         bench.checks.append(_raised(bench, f"{session.name}{_CAPTURE}", cases[0].modality, error))
         return
     if bench.counts_units:
-        check = check_counted_rows(bench, run, bench.inputs[case_key(session, cases[0])], session)
-        bench.add(check, cases[0])
+        bench.add(check_counted_rows(bench, run, session, cases[0]), cases[0])
     kept: list[tuple[int, list[Any], Embeddings]] = []
     for case in cases:
         name = f"{session.name}: {case.name}"
@@ -313,21 +312,26 @@ def run_session(bench: Bench, session: Session) -> None:
     bench.misses += run.counters[1]
 
 
-def check_counted_rows(bench: Bench, run: ManagerRun, inputs: Inputs, session: Session) -> Check:
+def check_counted_rows(bench: Bench, run: ManagerRun, session: Session, case: Case) -> Check:
     """The rows of a graph must be those of the units that its budget counts.
 
-    A port that counts too many for a unit is right, but its graphs hold fewer units than their budgets allow.
+    A port that counts too many for a unit is right, but its graphs hold fewer units than their budgets allow. With data
+    parallelism, the manager gathers an item's embeddings by the tokens that the port counts for it.
     """
-    name, [modality, *_] = f"{session.name}: rows of a unit", bench.modalities
-    [spec, *_] = bench.host.get_encoder_cudagraph_item_specs(copy_inputs(inputs))
-    counted = spec.output_tokens // spec.input_size
+    name, key = f"{session.name}: rows of a unit", case_key(session, case)
+    specs = bench.host.get_encoder_cudagraph_item_specs(copy_inputs(bench.inputs[key]))
+    counted = specs[0].output_tokens // specs[0].input_size
     for graph in run.manager.budget_graphs["default"].values():
         rows = graph.output_buffer.numel() // graph.output_buffer.shape[-1]
         units = max(graph.token_budget // counted, 1)
         if rows != units * counted:
             detail = f"a graph gives {rows} rows for {units} units; the port counts {counted} for each"
-            return Check(name, modality, False, detail=detail, code="VCG657")
-    return Check(name, modality, True)
+            return Check(name, case.modality, False, detail=detail, code="VCG657")
+    tokens, embeddings = [spec.output_tokens for spec in specs], [len(tensor) for tensor in bench.oracle[key]]
+    if getattr(bench.host, "supports_encoder_tp_data", False) and tokens != embeddings:
+        detail = f"data parallelism gathers {tokens} rows of items that have {embeddings}"
+        return Check(name, case.modality, False, detail=detail, code="VCG661")
+    return Check(name, case.modality, True)
 
 
 def fitted(bench: Bench, sessions: Sequence[Session], counts_units: bool) -> tuple[Session, ...]:
