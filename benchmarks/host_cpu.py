@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpu_result import head
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
@@ -164,11 +164,7 @@ def main() -> int:
     for row in rows:
         print(row["model"], row["call"], *(f"{name} {value:.3f}" for name, value in row["ms"].items()), sep=", ")
     if not chosen.print:
-        import torch
-
-        versions = {"vllm": chosen.release, "torch": torch.__version__, "python": platform.python_version()}
-        date = datetime.now(timezone.utc).date().isoformat()
-        document = {"date": date, "machine": f"{os.cpu_count()} cores", "versions": versions, "rows": rows}
+        document = {**head(f"{os.cpu_count()} cores", chosen.release), "rows": rows}
         RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

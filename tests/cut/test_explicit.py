@@ -138,7 +138,7 @@ def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:
     )
     changed = tree.with_files({path: (text[:begin] + body + text[end:]).encode()})
     found = ported_text(changed, load_port("paligemma"))
-    assert ") -> torch.Tensor:\n        return self._encode_patches(image_input[\"data\"])\n" in found
+    assert ') -> torch.Tensor:\n        return self._encode_patches(image_input["data"])\n' in found
     assert "pixel_values.to(dtype=self.config.dtype)" in found
 
 
