@@ -25,6 +25,7 @@ import measured_fp8
 import measured_fuzz
 import measured_graphs
 import measured_harm
+import measured_host
 import measured_index
 import measured_manager
 import measured_memory
@@ -39,7 +40,7 @@ from measured import ROOT, Page, PageError
 
 #: In the order of the index.
 KINDS = (
-    measured_ports, measured_graphs, measured_cut, measured_manager, measured_memory, measured_stream,
+    measured_ports, measured_graphs, measured_cut, measured_host, measured_manager, measured_memory, measured_stream,
     measured_tuning, measured_fp8, measured_attention, measured_engine, measured_bench, measured_harm,
     measured_fuzz, measured_walkthrough, measured_watch,
 )  # fmt: skip

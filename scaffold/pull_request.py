@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import CropsPort, CutPort, PathsPort, RowsPort
-from scaffold.descriptor.port import CHAIN_METHOD, LOOP_METHOD
+from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, LOOP_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.edit import PutMethods
 from scaffold.files import read_regular
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
 
 if TYPE_CHECKING:
+    from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
+    from scaffold.descriptor.model import Explicit
     from scaffold.measure.benchreport import Benchmark
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
@@ -54,6 +57,13 @@ _OPEN = {
 }
 
 
+#: The author's part of a replacement's text.
+_WHY = (
+    "run `vitcg-scaffold verify {port} --as-is` on the tree before the change, and name the checks that fail there; "
+    "`vitcg-scaffold fix` repairs some of them in the code that the tree has"
+)
+
+
 @dataclass(frozen=True)
 class PortChange:
     """A port that is in a tree, as it was prepared for the tree before it.
@@ -69,6 +79,11 @@ class PortChange:
     @property
     def plan(self) -> Plan:
         return self.prepared.plan
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the tree had a port of the model before."""
+        return any(isinstance(edit, PutMethods) and edit.remove for file in self.plan.files for edit in file.edits)
 
     @cached_property
     def added(self) -> Mapping[str, int]:
@@ -323,9 +338,10 @@ def _readable(path: Path) -> str:
         return ""
 
 
-def pull_request_title(port: AnyPort) -> str:
+def pull_request_title(port: AnyPort, change: PortChange) -> str:
     """A title with the tags that the guide asks for."""
-    return f"[Model][Multimodal] Support encoder CUDA graphs for {port.class_name}"
+    what = "Replace the encoder CUDA graph methods of" if change.replaces else "Support encoder CUDA graphs for"
+    return f"[Model][Multimodal] {what} {port.class_name}"
 
 
 def describe_change(
@@ -339,7 +355,7 @@ def describe_change(
     purpose = list(_purpose(port, change))
     plan = list(_test_plan(port, change))
     result = [*_verification(proof), *_benchmark(port, benchmark)]
-    notes = list(_design_notes(port, change))
+    notes = [*_design_notes(port, change), *_worse(change)]
     sections = {
         "Purpose": [*purpose, "", *notes],
         "Test Plan": plan,
@@ -370,8 +386,13 @@ def _template(tree: SourceTree) -> tuple[list[str], str]:
 
 def _purpose(port: AnyPort, change: PortChange) -> Iterator[str]:
     kinds = " and ".join(port.modalities)
-    yield f"Run the vision encoder of `{port.class_name}` as CUDA graphs ({kinds}), by implementing `{PROTOCOL}`."
+    if change.replaces:
+        yield f"Replace the implementation of `{PROTOCOL}` in `{port.class_name}` ({kinds})."
+    else:
+        yield f"Run the vision encoder of `{port.class_name}` as CUDA graphs ({kinds}), by implementing `{PROTOCOL}`."
     yield ""
+    if change.replaces:
+        yield f"<!-- say why: {_WHY.format(port=shlex.quote(_name(port)))} -->"
     for file in change.plan.files:
         if file.path in change.added:
             lines = change.added[file.path]
@@ -388,8 +409,11 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         for path in (port.single, port.many):
             yield f"- Path `{path.name}`: `{path.count.text}` tiles an item, `{path.tokens.text}` tokens each."
     elif isinstance(port, CutPort):
-        yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
-        yield "- An item that holds no units of the captured shape is left to the model's own code."
+        if port.explicit is not None and change.plan.extraction is not None:
+            yield from _extracted(port.explicit, change.plan.extraction)
+        else:
+            yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
+            yield "- An item that holds no units of the captured shape is left to the model's own code."
     elif isinstance(port, CropsPort):
         units = "whole images or on crops" if view.has_paths else "whole images alone"
         yield (
@@ -414,8 +438,6 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 yield (
                     f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
                 )
-    if view.gate is not None:
-        yield f"- Off unless `{view.gate}`."
     yield "- What no graph holds (tokens, items, frames, precomputed embeddings) runs eagerly."
     for note in change.prepared.notes:
         if note.severity is not Severity.INFO or note.code in _TOLD:
@@ -428,6 +450,26 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."
     yield from open_points(change.tree, port, "the port was generated from a descriptor by rules")
+
+
+def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
+    """The methods that an explicit port makes of the model's own."""
+    yield f"- The graph holds `{ENCODE_METHOD}`, which is `{explicit.call.text}` of the model's own code."
+    if extraction.after is not None:
+        yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
+    yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."
+
+
+def _worse(change: PortChange) -> Iterator[str]:
+    """Costs of a port, and cases without graphs, under a heading of their own."""
+    view = change.plan.methods.view
+    worse = []
+    if view.gate is not None:
+        worse.append(f"- No graphs unless `{view.gate}`.")
+    if change.plan.methods.mixin is not None:
+        worse.append("- For each batch that is replayed the model's code runs twice, so that the host has more work.")
+    if worse:
+        yield from ("", "### What gets worse", "", *worse)
 
 
 def open_points(tree: SourceTree, port: AnyPort, origin: str) -> Iterator[str]:
@@ -444,11 +486,16 @@ def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
         if path.startswith("tests/"):
             yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
     own = None if port.shipped else Path(port.file)
-    yield shlex.join(["vitcg-scaffold", "verify", own.name if own else port.name, "--vllm", ".", "--tail", "all"])
+    yield shlex.join(["vitcg-scaffold", "verify", _name(port), "--vllm", ".", "--tail", "all"])
     yield "```"
     if own is not None:
         yield from ("", "<details>", f"<summary>The descriptor, <code>{own.name}</code></summary>", "")
         yield from ("````yaml", _readable(own).rstrip("\n"), "````", "", "</details>")
+
+
+def _name(port: AnyPort) -> str:
+    """A descriptor as a reviewer's command takes it."""
+    return port.name if port.shipped else Path(port.file).name
 
 
 def _verification(proof: ProofOnRecord) -> Iterator[str]:

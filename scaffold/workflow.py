@@ -284,8 +284,10 @@ def numeric_requests(
 
     overlay: dict[str, bytes] = {}
     before: dict[str, bytes] = {}
+    counts_units = gated = False
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
+        counts_units, gated = prepared.plan.extraction is not None, prepared.plan.methods.view.gate is not None
         port, changes = prepared.plan.port, prepared.changed
         if not changes:
             changes = published_changes(tree.root, f"new {port.name}")
@@ -294,11 +296,12 @@ def numeric_requests(
     label, automatic = choose_recipe(port, recipe, config, modalities, trust_remote_code, values)
     options = NumericOptions(
         image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
-        data_parallel_switch=bool(port.switches),
+        data_parallel_switch=bool(port.switches) or (counts_units and not gated),
         min_budget_above_max=True,
         long_context=isinstance(port, PackedPort) and not as_is,
         frames_above_capacity=True,
         edges=True,
+        counts_units=counts_units,
         timeout_s=_time_limit(automatic),
     )
     return [
@@ -332,7 +335,12 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
         automatic=automatic,
         modalities=tuple(port.modalities),
         release=tree.release or "",
-        options=NumericOptions(short=True, image_embeds=automatic is not None, timeout_s=_time_limit(automatic)),
+        options=NumericOptions(
+            short=True,
+            image_embeds=automatic is not None,
+            counts_units=prepared.plan.extraction is not None,
+            timeout_s=_time_limit(automatic),
+        ),
     )
 
 

@@ -69,7 +69,7 @@ def command(
             benchmark=measured,
         )
     )
-    console.note(f"Title: {pull_request_title(port)}")
+    console.note(f"Title: {pull_request_title(port, change)}")
     verify = command_line("verify", descriptor, "--vllm", base or vllm, "--tail", "all")
     results = [*check_rules(change), proof.rule(verify)]
     for result in results:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -178,6 +179,13 @@ class _Method:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
 
+    def below(self, step: ast.stmt) -> int:
+        """The line behind a statement, and blank ones if it is the first, or if its comment goes to what follows."""
+        line, above = (step.end_lineno or 0) + 1, self.lines[step.lineno - 1 - self.first].strip()
+        while (above.startswith("#") or step is self.function.body[0]) and not self.lines[line - self.first].strip():
+            line += 1
+        return line
+
     def start(self, node: ast.expr | ast.stmt) -> int:
         return self.offset(node.lineno, node.col_offset)
 
@@ -234,11 +242,12 @@ class _Extractor:
                 text = "\n".join([source, *(helper for _, helper in added)])
                 names = tuple(name for name, _ in added)
                 edits.append(MethodEdit(station.file, station.class_name, station.function, names, text))
+        arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         return Extraction(
             tuple(edits),
             tuple(method.station.place for method in self.methods),
             self.form.after,
-            tuple(self._argument(cut, name) for name in live) if cut is not None else (),
+            tuple(arguments),
             self.parsed,
             cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
             any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
@@ -360,6 +369,50 @@ class _Extractor:
         self.parsed = self.parsed or (name, value)
         return name if self.parsed == (name, value) and name not in _TAKEN else None
 
+    def _unparsed(self, arguments: list[str]) -> list[str]:
+        """The arguments with inputs in the place of parsed ones, if the model's parser hands on all that they read."""
+        if self.parsed is None:
+            return arguments
+        inputs = _Given(self.parsed[0], self._handed_on())
+        nodes = [inputs.visit(ast.parse(argument, mode="eval")) for argument in arguments]
+        if any(one.id == self.parsed[0] for one in _names(nodes)):
+            return arguments
+        self.parsed = None
+        return [ast.unparse(node) for node in nodes]
+
+    def _handed_on(self) -> dict[str, str]:
+        """The entries of parsed inputs that are an input as it is, by key, with the key of that input.
+
+        The parser takes the input out of its keyword arguments, and hands it to a class of the file without methods.
+        """
+        called = self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
+        parser = next((one for one in self.functions if one.name == called), None)
+        if parser is None or parser.args.kwarg is None:
+            return {}
+        keys = {
+            _target(one): _key(one.value, parser.args.kwarg.arg)
+            for one in ast.walk(parser)
+            if isinstance(one, ast.Assign)
+        }
+        stored = Counter(one.id for one in _names([parser]) if isinstance(one.ctx, ast.Store))
+        given = [
+            (one.arg, keys.get(one.value.id) if isinstance(one.value, ast.Name) and stored[one.value.id] == 1 else None)
+            for call in ast.walk(parser)
+            if isinstance(call, ast.Call) and _callee(call) in self._records()
+            for one in call.keywords
+        ]
+        return {
+            name: key
+            for name, key in given
+            if name and key and all(other == key for arg, other in given if arg == name)
+        }
+
+    def _records(self) -> set[str]:
+        """The classes without methods beside the model's own and its bases."""
+        files = {file for file, _ in self.owners}
+        classes = [one for file in files for one in self.tree.parse(file).body if isinstance(one, ast.ClassDef)]
+        return {one.name for one in classes if not any(isinstance(node, FunctionNode) for node in one.body)}
+
     def _parse_call(self, method: _Method, node: ast.expr) -> str:
         """A call of the model that parses all inputs, if the expression is one in the entry that gets them."""
         function, kept = method.function, method.function.args.kwarg
@@ -450,7 +503,7 @@ class _Extractor:
             pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
             changes.append((method.start(run.whole), method.end(run.whole), f"self.{ENCODE_METHOD}({pixels})"))
             for step, _ in run.steps:
-                changes.append((method.offset(step.lineno, 0), method.offset((step.end_lineno or 0) + 1, 0), ""))
+                changes.append((method.offset(step.lineno, 0), method.offset(method.below(step), 0), ""))
         if live is not None and method.tail is not None:
             last = method.function.body[method.tail - 1]
             call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
@@ -484,6 +537,19 @@ class _Filled(ast.NodeTransformer):
         return self.values.get(node.id, node)
 
 
+class _Given(ast.NodeTransformer):
+    """Inputs in the place of entries of what the model parses them into."""
+
+    def __init__(self, parsed: str, keys: Mapping[str, str]) -> None:
+        self.parsed, self.keys = parsed, keys
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        match node:
+            case ast.Subscript(value=ast.Name(id=self.parsed), slice=ast.Constant(value=str(key))) if key in self.keys:
+                return ast.Subscript(ast.Name(_INPUTS, ast.Load()), ast.Constant(self.keys[key]), ast.Load())
+        return self.generic_visit(node)
+
+
 class _Regrouped(ast.NodeTransformer):
     """Units in the place of what groups them anew: items of units, rows of items."""
 
@@ -506,6 +572,16 @@ def _regroups(node: ast.AST) -> bool:
         ):
             return _target(node) == name
     return False
+
+
+def _key(node: ast.expr, inputs: str) -> str:
+    """The key of the input that an expression takes out of `inputs`."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=name), attr="pop" | "get"), args=[ast.Constant(value=str(key)), *_]
+        ) if name == inputs:
+            return key
+    return ""
 
 
 def _flattened(node: ast.AST) -> ast.expr | None:

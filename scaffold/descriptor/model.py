@@ -484,8 +484,7 @@ class Explicit(Record):
     )
     tokens: Expression = declare(
         _LET,
-        "tokens of a unit, by which budgets count units; another number than its embeddings makes smaller or larger "
-        "graphs, and no other result",
+        "rows that `call` gives of a unit, by which budgets count units; `verify` refuses another number",
         examples=["(side // patch) ** 2"],
     )
     after: str | None = declare(

@@ -6,8 +6,11 @@ method. `scaffold.cut` looks for the methods as the generator will.
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import TypeVar
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
@@ -24,14 +27,17 @@ from scaffold.protocol import read_protocol
 _MOVES = {".to", ".view", ".reshape", ".flatten", ".contiguous", "torch.cat", "torch.stack", "flatten_bn"}
 #: Attributes of a model with the tokens of one unit.
 _TOKENS = ("num_image_token", "num_patches")
+#: Entries of a configuration by which a side of the patches gets shorter behind the encoder, and whether it is padded.
+_FACTORS = {"downsample_factor": False, "downsample_ratio": True, "hidden_stride": True, "pixel_shuffle_factor": False,
+            "scale_factor": False, "spatial_pool_stride": False}  # fmt: skip
+_Node = TypeVar("_Node", bound=ast.AST)
 _SIDE = re.compile(r"\bimage_size('\]|)$")
 
 
 def draft_explicit(subject: Subject, pixels: str, entry: str, step: PartCall, call: str, sheet: Sheet) -> None:
     """Fill in `explicit`, where a model's code has the form that such a port needs. `step` is the encoder's call."""
     units = step.units
-    tokens = _tokens(subject, sheet)
-    if tokens is None or units is None or isinstance(strip(units, _MOVES), Op) or step.masks or not _has_paths(subject):
+    if units is None or isinstance(strip(units, _MOVES), Op) or step.masks or not _has_paths(subject):
         return
     sized = subject.fields[pixels].sizes is not None
     single = not sized and not _has_axis(subject, pixels, units, sheet)
@@ -40,8 +46,11 @@ def draft_explicit(subject: Subject, pixels: str, entry: str, step: PartCall, ca
     if found is None:
         return
     held, follows = found
+    tokens = _tokens(subject, step, held, sheet)
+    if tokens is None:
+        return
     sheet.put("explicit.call", held.text, step.place, why="what follows the encoder unit by unit, too")
-    sheet.put("explicit.tokens", tokens, why="how budgets count")
+    sheet.put("explicit.tokens", tokens, why="what a graph gives of a unit, which `verify` counts")
     if follows:
         sheet.put("explicit.after", follows, why="a name for the statements behind it")
     if single:
@@ -63,14 +72,55 @@ def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Cal
     return None
 
 
-def _tokens(subject: Subject, sheet: Sheet) -> str | None:
-    """The tokens of one unit: what the model says, or its patches."""
+def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str | None:
+    """The rows that a call gives of one unit: what the model says, or its patches, as the parts of the call change
+    their number.
+    """
     said = [name for name in _TOKENS if name in subject.objects.attributes("self")]
     if said:
         return f"self.{said[0]}"
     side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
     patch = _SIDE.sub(r"patch_size\1", side)
-    return f"(side // {patch}) ** 2" if patch != side else None
+    if patch == side:
+        return None
+    parts = [*_parts(subject, held.text)]
+    words = {name for _, code in parts for name in (*_read(code), *(one.id for one in _nodes(code, ast.Name)))}
+    if "pooled_output" in words:
+        return "1"
+    encoder = next((inner.path for inner in step.walk() if inner.encoder), step.path)
+    if {"boi", "eoi", "conv"} <= {*subject.objects.attributes(encoder)}:
+        return f"(side // {patch} // 2) ** 2 + 2"  # two by two patches are one, and a token is at either end
+    for path, code in parts:
+        read = _read(code)
+        for name in (name for name in _FACTORS if name in read):
+            owner = subject.objects.value(f"{path}.{read[name].removeprefix('self.')}")
+            factor = f"{subject.objects.text(owner) or 'self.config'}.{name}"
+            padded = f"ceil_div(side // {patch}, {factor}) ** 2"
+            return padded if _FACTORS[name] else f"(side // {patch} // {factor}) ** 2"
+    first = "class_embedding" in subject.objects.attributes(f"{encoder}.embeddings")
+    return f"(side // {patch}) ** 2" + " + 1" * (first and "feature_select_strategy" not in words)
+
+
+def _parts(subject: Subject, text: str) -> Iterator[tuple[str, ast.AST]]:
+    """The methods of a model that a call runs, and its parts that these call, by path."""
+    for node in _nodes(ast.parse(text), ast.Call):
+        method = subject.program.method(subject.model.owner, ast.unparse(node.func).removeprefix("self."))
+        if method is not None:
+            yield "self", method[2]
+        for call in _nodes(method[2], ast.Call) if method is not None else [node]:
+            path = ast.unparse(call.func)
+            part = subject.objects.cls(path) if path.startswith("self.") else None
+            if part is not None:
+                yield path, part[1]
+
+
+def _nodes(code: ast.AST, kind: type[_Node]) -> list[_Node]:
+    return [node for node in ast.walk(code) if isinstance(node, kind)]
+
+
+def _read(code: ast.AST) -> dict[str, str]:
+    """The attributes that code reads, each with what it is one of."""
+    return {node.attr: ast.unparse(node.value) for node in _nodes(code, ast.Attribute)}
 
 
 def _has_axis(subject: Subject, pixels: str, units: Term, sheet: Sheet) -> bool:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 #: vLLM's hook that runs mypy, with the folders that it leaves out.
 _TYPE_CHECK = "tools/pre_commit/mypy.py"
 
+#: The gate of a port whose items data parallelism could not gather, and vLLM's functions that share an item's work.
+_DATA_PARALLEL, _SHARDED = "not self.use_data_parallel", "run_dp_sharded"
+
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
 
@@ -83,7 +86,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
             form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
             found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
-                facts = replace(facts, extraction=found)
+                gated = facts.has_gate and not _shards_nothing(port, program, family)
+                facts = replace(facts, extraction=found, has_gate=gated)
                 return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)
             notes = (*notes, found)
         facts = replace(
@@ -124,6 +128,20 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     files = {path: tuple(items) for path, items in edits.items()}
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
+
+
+def _shards_nothing(port: CutPort, program: Program, family: Family) -> bool:
+    """Whether data parallelism alone is a port's gate, and no class that the model's files name shards an item's work.
+
+    Then the manager's own sharding serves an explicit port: it hands each rank whole items and gathers embeddings.
+    """
+    if port.gate is None or port.gate.text != _DATA_PARALLEL:
+        return False
+    named = [program.resolve(module, name) for module, _ in family for name in module.imports]
+    code = [owner for _, owner in [*family, *filter(None, named)]]
+    return not any(
+        isinstance(node, ast.Name) and node.id.startswith(_SHARDED) for one in code for node in ast.walk(one)
+    )
 
 
 def _optional(port: AnyPort, family: Family) -> str | None:

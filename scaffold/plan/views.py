@@ -271,10 +271,9 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
-    #: The inputs whose items lie behind each other, as many rows as `sizes` says, by an entry `size`.
+    #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
-    sizes: str
-    count: Code
+    counts: Code
     single: bool
     #: Whether an item that is one unit may have an axis for it.
     regroups: bool
@@ -289,6 +288,20 @@ class UnitsView(View):
     embeddings: Code
 
     @property
+    def unit(self) -> Code:
+        """The word for one unit: an item, or what models call a patch of it."""
+        return Code(self.modalities[0].name if self.single else "patch")
+
+    @property
+    def units(self) -> Code:
+        return Code(f"{self.unit}s" if self.single else "patches")
+
+    @property
+    def is_batched(self) -> Code:
+        """Whether an input `key` has an entry for each item."""
+        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
+
+    @property
     def joined(self) -> Code:
         """The pixels of a batch."""
         pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
@@ -299,8 +312,15 @@ class UnitsView(View):
 
     @property
     def total(self) -> Code:
-        """The number of patches of a batch."""
-        return Code("len(indices)" if self.single else " sum(num_patches)")
+        """The number of patches of a batch. The shape of joined pixels says it without a look at the device."""
+        if self.single:
+            return Code("len(indices)")
+        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else " sum(num_patches)")
+
+    @property
+    def reads_counts(self) -> bool:
+        """Whether the code behind a replay needs the number of patches of each item."""
+        return not self.single and "num_patches" in self.total + self.embeddings
 
 
 @dataclass(frozen=True)
@@ -834,7 +854,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     """The view of an explicit port."""
     names = Names.of(port)
     [modality] = port.modalities.values()
-    token_names, token_lets = names.localised(explicit.tokens)
+    token_names, token_lets = names.localised(explicit.tokens, longest=_LONGEST)
     shape_names, pixel_lets = names.localised(*port.pixels.shape)
     parts = "features" if explicit.single else "features.split(num_patches)"
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
@@ -846,14 +866,13 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[modality.pixels],
-        budget_min=Code("self._encoder_cudagraph_patch_tokens"),
-        budget_why=f"One {'image' if explicit.single else 'patch'}.",
+        budget_min=Code(f"self._encoder_cudagraph_{modality.name if explicit.single else 'patch'}_tokens"),
+        budget_why=f"One {modality.name if explicit.single else 'patch'}.",
         budget_lets=(),
         forward=Code(f"self.{ENCODE_METHOD}"),
         batched=list(port.batched),
         sized=list(port.sized),
-        sizes=size.sizes if size else "",
-        count=_row_count(size) if size and modality.pixels in port.grids else Code("int(size)"),
+        counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
         regroups=extraction.regroups,
@@ -870,6 +889,16 @@ def _row_count(field: SizedField) -> Code:
     """The rows of an item whose entry `size` is a grid."""
     count = f"int(size.prod()){f' + {field.extra}' * bool(field.extra)}"
     return Code(count if field.least is None else f"{count} if size.prod() >= {field.least} else 0")
+
+
+def _row_counts(field: SizedField, is_grid: bool) -> Code:
+    """The rows of each item of a batch. The sizes may be on the device, so that they are read at once."""
+    sizes = f"mm_kwargs[{pyrepr(field.sizes)}]"
+    if not is_grid:
+        return Code(f"{sizes}.tolist()")
+    count = f"n{f' + {field.extra}' * bool(field.extra)}"
+    count += f" if n >= {field.least} else 0" if field.least is not None else ""
+    return Code(f"[{count} for n in {sizes}.prod(-1).tolist()]")
 
 
 def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:

@@ -15,7 +15,7 @@ import pytest
 from cli_scene import DOCS, MODEL, TEST
 
 from scaffold.descriptor.load import shipped_path
-from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change
+from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change, pull_request_title
 from scaffold.verify import numeric
 from scaffold.verify.numeric import Check, NumericReport, NumericRequest
 from scaffold.workflow import load_port, prepare_port
@@ -81,6 +81,40 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     assert "- subclasses of Qwen2_5_VLForConditionalGeneration inherit the port: OpenCUA" in text
     asks = [line for line in text.splitlines() if line.startswith(("- Not a dup", "- Model eval", "- AI assist"))]
     assert len(asks) == 3 * (tree.root / "AGENTS.md").exists()
+
+
+def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
+    port, tree = load_port("deepseek_vl2"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree, replace=True)
+    change = PortChange(prepared, tree, tree.root, (prepared.changed[0],))
+
+    text = describe_change(change, port, proof=ProofOnRecord((), ()))
+
+    assert pull_request_title(port, change).endswith(
+        "Replace the encoder CUDA graph methods of DeepseekVLV2ForCausalLM"
+    )
+    assert "Replace the implementation of `SupportsEncoderCudaGraph` in `DeepseekVLV2ForCausalLM` (image)." in text
+    assert "`vitcg-scaffold verify deepseek_vl2 --as-is` on the tree before the change" in text
+    assert (
+        "- The graph holds `_encode_patches`, which is `self.projector(self.vision.forward_features(pixels))`" in text
+    )
+    assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were." in text
+    assert "the model's own code assembles" not in text
+    assert "### What gets worse" not in text
+
+
+def test_what_gets_worse_has_a_section_of_its_own(release_tree):
+    """Kimi-K2.5's graphs are off under data parallelism, and its port re-enters the model's code."""
+    port, tree = load_port("kimi_k25"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree, replace=True)
+
+    text = describe_change(
+        PortChange(prepared, tree, tree.root, (prepared.changed[0],)), port, proof=ProofOnRecord((), ())
+    )
+
+    section = text.partition("### What gets worse\n")[2].partition("\n## ")[0]
+    assert "- No graphs unless `not self.use_data_parallel" in section
+    assert "the model's code runs twice" in section
 
 
 @pytest.mark.parametrize("name", ["gemma3_mm", "mllama4", "internvl"])

@@ -23,6 +23,10 @@ LLAVA_NEXT = f"{MODELS}/llava_next.py"
 CLASS = "LlavaNextForConditionalGeneration"
 #: The methods that are made of parts of others, and where from.
 EXPLICIT = {
+    "deepseek_vl2": {
+        "_encode_patches": "_pixel_values_to_embedding",
+        "_merge_patch_embeddings": "_pixel_values_to_embedding",
+    },
     "llava_next": {"_encode_patches": "_process_image_pixels", "_merge_patch_embeddings": "_process_image_input"},
     "paligemma": {"_encode_patches": "_process_image_input"},
 }
@@ -56,7 +60,7 @@ def port_of(name: str, *changes: tuple[str, str]) -> CutPort:
 
 
 def ported_text(tree: SourceTree, port: Any) -> str:
-    [change] = prepare_port(port, tree).package
+    [change] = prepare_port(port, tree, replace=True).package
     assert change.after is not None
     return change.after.decode()
 
@@ -79,7 +83,7 @@ def added_lines(before: str, after: str) -> list[str]:
 @pytest.mark.parametrize("name", EXPLICIT)
 def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, release_tree: Any) -> None:
     tree = release_tree(RELEASE)
-    prepared = prepare_port(load_port(name), tree)
+    prepared = prepare_port(load_port(name), tree, replace=True)
     [change] = prepared.package
     before, after = tree.read(change.path), ported_text(tree, load_port(name))
     added = added_lines(before, after)
@@ -95,7 +99,7 @@ def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, re
 @pytest.mark.parametrize("name", EXPLICIT)
 def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: Any) -> None:
     port = load_port(name)
-    prepared = prepare_port(port, release_tree(RELEASE))
+    prepared = prepare_port(port, release_tree(RELEASE), replace=True)
     again = prepare_port(port, ported(port, prepared))
     assert not again.changed
     [methods] = [edit for file in again.plan.files for edit in file.edits if isinstance(edit, PutMethods)]
@@ -112,6 +116,106 @@ def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: An
     assert "self._merge_patch_embeddings(image_input, features.split(num_patches))" in text
     assert text.count("self._image_pixels_to_features(") == 1
     assert 'features = outputs["default"][: sum(num_patches)]\n' in text
+
+
+def test_a_comment_goes_to_the_statement_that_does_what_it_says(release_tree: Any) -> None:
+    """It stood above a statement that is in the method now, and a blank line followed."""
+    text = ported_text(release_tree(RELEASE), load_port("deepseek_vl2"))
+    assert "# [batch_all_tiles, hw, D]\n        images_embeds = self._encode_patches(pixel_values)" in text
+    assert "# [batch_all_tiles, vit_seq_len, c]\n        # [batch_all_tiles, hw, D]\n" in text
+
+
+def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:
+    """The first statement converted the pixels, and a blank line followed."""
+    tree, path = release_tree(RELEASE), f"{MODELS}/paligemma.py"
+    text = tree.read(path)
+    begin = text.index('        if image_input["type"] == "image_embeds":')
+    end = text.index("    def embed_multimodal")
+    body = (
+        "        pixel_values = image_input['data'].to(dtype=self.config.dtype)\n\n"
+        "        return self.multi_modal_projector(\n"
+        "            self._image_pixels_to_features(self.vision_tower, pixel_values)\n        )\n\n"
+    )
+    changed = tree.with_files({path: (text[:begin] + body + text[end:]).encode()})
+    found = ported_text(changed, load_port("paligemma"))
+    assert ') -> torch.Tensor:\n        return self._encode_patches(image_input["data"])\n' in found
+    assert "pixel_values.to(dtype=self.config.dtype)" in found
+
+
+GRID = "batch_mm_kwargs['images_spatial_crop']"
+PARSED = "image_input['images_spatial_crop']"
+TAKEN = 'images_spatial_crop = kwargs.pop("images_spatial_crop", None)'
+SIZES = "mm_kwargs['images_spatial_crop']"
+GRIDS = 'images_spatial_crop: Annotated[torch.Tensor, TensorShape("bn", 2)]'
+GIVEN = "images_spatial_crop=images_spatial_crop,\n                resolve"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "handed"),
+    [
+        (TAKEN, TAKEN, GRID),
+        (TAKEN, TAKEN.replace("pop", "get"), GRID),
+        # Another value than the input.
+        (TAKEN, f"{TAKEN}\n        images_spatial_crop = images_spatial_crop + 0", PARSED),
+        (TAKEN, TAKEN.replace("kwargs.", "self.kept."), PARSED),
+        (GIVEN, GIVEN.replace("=images_spatial_crop", "=images_spatial_crop + 0"), PARSED),
+        # A class whose constructor may change what it gets.
+        (f"    {GRIDS}", f"    def validate(self) -> None:\n        pass\n\n    {GRIDS}", PARSED),
+    ],
+)
+def test_an_input_that_the_parser_hands_on_is_not_parsed(
+    before: str, after: str, handed: str, release_tree: Any
+) -> None:
+    tree = release_tree(RELEASE)
+    path = f"{MODELS}/deepseek_vl2.py"
+    text = tree.read(path)
+    assert before in text
+    found = ported_text(tree.with_files({path: text.replace(before, after).encode()}), load_port("deepseek_vl2"))
+    calls = [ast.unparse(node.args[0]) for node in ast.walk(ast.parse(found))
+             if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._merge_patch_embeddings"]  # fmt: skip
+    assert handed in calls
+    assert ("image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)" in found) == (handed == PARSED)
+
+
+@pytest.mark.parametrize(
+    ("field", "counts"),
+    [
+        ("{sizes: images_spatial_crop, extra: 1}", f"[n + 1 for n in {SIZES}.prod(-1).tolist()]"),
+        ("{sizes: images_spatial_crop}", f"{SIZES}.tolist()"),
+        ("{sizes: images_spatial_crop, least: 2}", f"[n if n >= 2 else 0 for n in {SIZES}.prod(-1).tolist()]"),
+    ],
+)
+def test_the_numbers_of_patches_are_read_at_once(field: str, counts: str, release_tree: Any) -> None:
+    port = port_of("deepseek_vl2", ("{sizes: images_spatial_crop, extra: 1}        #", f"{field}        #"))
+    found = ast.parse(ported_text(release_tree(RELEASE), port))
+    assert counts in [
+        ast.unparse(node.value) for node in ast.walk(found) if isinstance(node, ast.Return) and node.value
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "shards", "served"),
+    [
+        ("not self.use_data_parallel", False, '["image"]'),
+        ("not self.use_data_parallel", True, '[] if self.use_data_parallel else ["image"]'),
+        ("not self.is_off", False, '[] if self.is_off else ["image"]'),
+    ],
+)
+def test_data_parallelism_keeps_graphs_where_no_rank_shares_an_item(
+    gate: str, shards: bool, served: str, release_tree: Any
+) -> None:
+    """The manager hands each rank whole items. A tower that shards by itself would do it again in a capture."""
+    tree, path = release_tree(RELEASE), f"{MODELS}/deepseek_vl2.py"
+    kept = "        self.config = config\n"
+    text = tree.read(path).replace(kept, f"{kept}        self.use_data_parallel = self.is_off = False\n")
+    if shards:
+        text = text.replace(kept, f"{kept}        self.sharded = run_dp_sharded_vision_model\n")
+    port = port_of("deepseek_vl2", ("output:", f"gates: {{modalities: {gate}}}\noutput:"))
+    assert f"modalities={served},\n" in ported_text(tree.with_files({path: text.encode()}), port)
+
+
+def test_inputs_that_all_items_share_reach_the_model(release_tree: Any) -> None:
+    assert "return mm_kwargs | {" in ported_text(release_tree(RELEASE), load_port("llava_next"))
 
 
 @pytest.mark.parametrize("release", ["0.22.0", "0.26.0"])

@@ -46,6 +46,23 @@ SAYS = {
     "Ovis": 'image_input["indicator_tokens"],',
     "ColUltraVBertForRetrieval": 'for key in ["pixel_values", "pixel_attention_mask"]:',
 }
+#: What a graph gives of one unit: a first token, the pooled one alone, patches that a projector joins, also padded
+#: ones, and pooled ones, a token at either end, and what the model says.
+TOKENS = {
+    "Blip2ForConditionalGeneration": "(side // self.config.vision_config.patch_size) ** 2 + 1",
+    "SiglipModel": "1",
+    "Cohere2VisionForConditionalGeneration":
+        "(side // self.config.vision_config.patch_size // self.config.downsample_factor) ** 2",
+    "ColUltraVBertForRetrieval":
+        "(side // self.config.vision_config.patch_size // self.config.pixel_shuffle_factor) ** 2",
+    "DeepseekVLV2ForCausalLM":
+        "ceil_div(side // self.vision_config.patch_size, self.projector_config.downsample_ratio) ** 2",
+    "LlavaNextVideoForConditionalGeneration":
+        "(side // self.config.vision_config.patch_size // self.config.spatial_pool_stride) ** 2",
+    "GLM4VForCausalLM": "(side // self.config.vision_config['patch_size'] // 2) ** 2 + 2",
+    "LlavaNextForConditionalGeneration": "(side // self.config.vision_config.patch_size) ** 2",
+    "Eagle2_5_VLForConditionalGeneration": "self.num_image_token",
+}  # fmt: skip
 #: A mask beside the pixels; units of two modalities; values of the pixels' shape; a call for each image; more than
 #: moved pixels in front of the encoder.
 WITHOUT = ("AriaForConditionalGeneration", "LlavaOnevisionForConditionalGeneration", "Phi3VForCausalLM",
@@ -73,6 +90,13 @@ def test_a_model_of_the_form_gets_an_explicit_port(architecture, release_tree):
     assert "def _encode_patches(" in text
     assert "Mixin" not in text
     assert SAYS.get(architecture, "") in text
+
+
+@pytest.mark.parametrize("architecture", TOKENS)
+def test_the_tokens_are_what_a_graph_gives_of_a_unit(architecture, release_tree):
+    port = drafted(release_tree(RELEASE), architecture)
+    assert port.explicit is not None
+    assert port.explicit.tokens.text == TOKENS[architecture]
 
 
 @pytest.mark.parametrize("architecture", WITHOUT)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"llava": 60, "llava_next": 70, "paligemma": 60}
+MODELS = {"deepseek_vl2": 60, "llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
@@ -46,6 +46,10 @@ def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None
         pytest.param("llava_next", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650", id="other pixels"),
         # Eager all the time: vLLM's own generation test would not see it.
         pytest.param("llava", 'modalities=["image"]', "modalities=[]", "VCG657", id="turned off"),
+        # Right results, and graphs of half the units that their budgets allow.
+        pytest.param(
+            "llava", "return (\n", "return 2 * (\n", "VCG657", id="tokens of a unit that a graph does not give"
+        ),
         pytest.param("llava_next", '{"default": 0}', '{"default": 4}', "VCG660", id="graphs of no pixels"),
     ],
 )

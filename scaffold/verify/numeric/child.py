@@ -331,6 +331,7 @@ def _check(
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
+    bench.counts_units = options["counts_units"]
     sessions = session.sessions_of(recipe, options["edges"], options["short"])
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)
@@ -346,8 +347,7 @@ def _check(
     stages.stage = "manager"
     lab.place_model(host)
     gc.freeze()  # what was imported is no garbage, and takes a second to look through
-    if recipe.learns:
-        sessions = session.widened(bench, sessions)
+    sessions = session.fitted(bench, sessions, options["counts_units"])
     for number, group in enumerate(sessions, 1):
         session.run_session(bench, group)
         announce.settled(sessions[number:])

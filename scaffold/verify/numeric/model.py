@@ -38,7 +38,8 @@ class NumericOptions:
     Five are behaviours that hand-written implementations miss: precomputed embeddings, nested data parallelism, a
     context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
-    makes. `short` serves the calls of one manager and no others.
+    makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
+    whole units, each with as many rows as the port counts for it.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -50,6 +51,7 @@ class NumericOptions:
     frames_above_capacity: bool = False
     edges: bool = False
     short: bool = False
+    counts_units: bool = False
     seed: int = 0
     timeout_s: float = 240.0
 

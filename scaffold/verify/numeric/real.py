@@ -348,8 +348,7 @@ def compare_all(
             bench.checks.append(replace(check, group="eager on the GPU, changed and pristine"))
         announce.settled(())
     stages.stage = "manager"
-    if recipe.learns:
-        sessions = session.widened(bench, sessions)
+    sessions = session.fitted(bench, sessions, request["options"]["counts_units"])
     for name, run in runs.items():
         bench.start, bench.served = run, {}
         for group in sessions:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,10 @@ class Bench:
     #: Tokens that the port counts for the smallest item, and its embeddings, by modality.
     smallest: dict[str, tuple[int, int]] = field(default_factory=dict)
     tolerance: float = TOLERANCE
+    #: Whether a graph holds whole units, each of as many rows as the port counts for it.
+    counts_units: bool = False
+    #: Tokens of a port's budgets for one of the recipe's.
+    scale: Fraction = Fraction(1)
     #: Makes a captured manager for a session; None: the release's own on emulated graphs.
     start: Callable[[Bench, Session | None, int], ManagerRun] | None = None
     #: Called after each case, with its property.
@@ -73,6 +78,10 @@ class Bench:
         for name in vars(self.host).keys() - self._own:
             delattr(self.host, name)
         gc.collect()  # a manager and its recorded graphs are cycles: gigabytes where a model has large images
+
+    def tokens(self, modality: str, item: Item) -> int:
+        """The tokens of a budget that an item takes."""
+        return math.ceil(self.recipe.tokens(modality, item) * self.scale)
 
     def add(self, check: Check, case: Case) -> None:
         """Keep a check of a case."""
@@ -265,6 +274,8 @@ def run_session(bench: Bench, session: Session) -> None:
     except Exception as error:
         bench.checks.append(_raised(bench, f"{session.name}{_CAPTURE}", cases[0].modality, error))
         return
+    if bench.counts_units:
+        bench.add(check_counted_rows(bench, run, session, cases[0]), cases[0])
     kept: list[tuple[int, list[Any], Embeddings]] = []
     for case in cases:
         name = f"{session.name}: {case.name}"
@@ -286,7 +297,7 @@ def run_session(bench: Bench, session: Session) -> None:
             check = _explained(bench, check, run, results, key)
         else:
             counted = run.counters_since(before)
-            check = _judge_way(check, bench.recipe, session, case, counted)
+            check = _judge_way(check, bench, session, case, counted)
             replayed, asked = bench.served.get(case.modality, (0, 0))
             bench.served[case.modality] = replayed + counted[0], asked + len(case.items)
             kept.append((len(bench.checks), results, bench.oracle[key]))
@@ -301,12 +312,41 @@ def run_session(bench: Bench, session: Session) -> None:
     bench.misses += run.counters[1]
 
 
+def check_counted_rows(bench: Bench, run: ManagerRun, session: Session, case: Case) -> Check:
+    """The rows of a graph must be those of the units that its budget counts.
+
+    A port that counts too many for a unit is right, but its graphs hold fewer units than their budgets allow. With data
+    parallelism, the manager gathers an item's embeddings by the tokens that the port counts for it.
+    """
+    name, key = f"{session.name}: rows of a unit", case_key(session, case)
+    specs = bench.host.get_encoder_cudagraph_item_specs(copy_inputs(bench.inputs[key]))
+    counted = specs[0].output_tokens // specs[0].input_size
+    for graph in run.manager.budget_graphs["default"].values():
+        rows = graph.output_buffer.numel() // graph.output_buffer.shape[-1]
+        units = max(graph.token_budget // counted, 1)
+        if rows != units * counted:
+            detail = f"a graph gives {rows} rows for {units} units; the port counts {counted} for each"
+            return Check(name, case.modality, False, detail=detail, code="VCG657")
+    tokens, embeddings = [spec.output_tokens for spec in specs], [len(tensor) for tensor in bench.oracle[key]]
+    if getattr(bench.host, "supports_encoder_tp_data", False) and tokens != embeddings:
+        detail = f"data parallelism gathers {tokens} rows of items that have {embeddings}"
+        return Check(name, case.modality, False, detail=detail, code="VCG661")
+    return Check(name, case.modality, True)
+
+
+def fitted(bench: Bench, sessions: Sequence[Session], counts_units: bool) -> tuple[Session, ...]:
+    """The sessions with budgets in the port's own tokens."""
+    if bench.recipe.learns:
+        return widened(bench, sessions)
+    return scaled(bench, sessions) if counts_units else tuple(sessions)
+
+
 #: Largest budget that sessions are widened to: capturing it takes seconds. vLLM's default on large GPUs is no larger.
 _WIDEST = 16384
 
 
 def widened(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
-    """The sessions with budgets in the port's own tokens, for a recipe that knows only the embeddings of an item.
+    """For a recipe that knows only the embeddings of an item.
 
     A graph may hold the features before they are merged, which are several times as many. Budgets decide what is
     replayed, never what is right, so that the port may be asked.
@@ -329,6 +369,20 @@ def widened(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
     )
 
 
+def scaled(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
+    """For an explicit port and a recipe that counts the tokens of a cut.
+
+    The graphs of the port hold the projector, too, which may make fewer rows of a unit.
+    """
+    session, case = next(iter(wanted_cases(sessions, bench.modalities)))
+    with suppress(Exception):  # what a wrong port raises here, it raises in its session, too
+        [spec, *_] = bench.host.get_encoder_cudagraph_item_specs(copy_inputs(bench.inputs[case_key(session, case)]))
+        bench.scale = Fraction(spec.output_tokens, bench.recipe.tokens(case.modality, case.items[0]))
+    return tuple(
+        replace(one, budgets=tuple(math.ceil(budget * bench.scale) for budget in one.budgets)) for one in sessions
+    )
+
+
 def _explained(bench: Bench, check: Check, run: ManagerRun, results: Sequence[Any], key: str) -> Check:
     """The failed check with the first row that differs and the likely cause."""
     want = bench.oracle[key]
@@ -343,10 +397,10 @@ def _raised(bench: Bench, name: str, modality: str, error: Exception, code: str 
     return Check(name, modality, False, detail=f"{type(error).__name__}: {error} at {where}", code=code)
 
 
-def _judge_way(check: Check, recipe: Recipe, session: Session, case: Case, counted: tuple[int, int]) -> Check:
+def _judge_way(check: Check, bench: Bench, session: Session, case: Case, counted: tuple[int, int]) -> Check:
     """Right values are not enough: what fits a budget must have been replayed."""
     hits, misses = counted
-    fitting = sum(recipe.tokens(case.modality, item) <= max(session.budgets) for item in case.items)
+    fitting = sum(bench.tokens(case.modality, item) <= max(session.budgets) for item in case.items)
     oversized = len(case.items) - fitting
     if case.may_go_eager or ((hits > 0) == (fitting > 0) and (misses > 0) == (oversized > 0)):
         return check
@@ -405,7 +459,7 @@ def check_raw_pixels(bench: Bench, session: Session, placed: Callable[[Inputs], 
             item
             for case in session.cases
             for item in case.items
-            if case.modality == modality and bench.recipe.tokens(modality, item) > max(session.budgets)
+            if case.modality == modality and bench.tokens(modality, item) > max(session.budgets)
         )
         for name, items in (
             ("several items", several),
@@ -494,9 +548,10 @@ def check_min_budget_above_max(bench: Bench) -> None:
 
     Any other failure here has nothing to do with the budgets and gets the code that it has everywhere.
     """
-    context = max(bench.recipe.min_budget - 1, 1)
+    least = math.ceil(bench.recipe.min_budget * bench.scale)
+    context = max(least - 1, 1)
     _, case = next(iter(wanted_cases(bench.recipe.sessions(), bench.modalities)))
-    name = f"a context of {context} tokens, minimum budget {bench.recipe.min_budget}"
+    name = f"a context of {context} tokens, minimum budget {least}"
     unordered = _budgets_are_unordered(bench, context)
 
     def attempt() -> Check:
