@@ -70,7 +70,7 @@ def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> Non
     code, said = hooks()
     assert (code, said.count("error[")) == (1, 1), said
     assert "error[VCG535]" in said
-    (again,) = re.findall(r"`vitcg-scaffold (regen [^`]+)`", said)
+    (again,) = re.findall(r"`vitcg-scaffold (new [^`]+)`", said)
     subprocess.run(["vitcg-scaffold", *again.split()], cwd=repository, env=environment, check=True, capture_output=True)
 
     code, said = hooks()

@@ -152,7 +152,7 @@ def test_every_adapter_of_the_installed_wheel_loads(installed, tmp_path, generat
         (["--help"], "Usage: vitcg-scaffold"),
         (["schema"], '"$schema"'),
         (["validate", "internvl"], "1 descriptor checked, no error found"),
-        (["regen", "internvl", "--into", "out"], "changed  out/vitcg_adapters/v0_30/internvl.py"),
+        (["new", "internvl", "--into", "out"], "changed  out/vitcg_adapters/v0_30/internvl.py"),
     ],
 )
 def test_the_installed_command_runs(installed, tmp_path, arguments, said):
