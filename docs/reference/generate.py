@@ -88,9 +88,9 @@ def descriptor_page() -> Iterator[str]:
     )
     yield (
         "In VS Code, install the extension `redhat.vscode-yaml`. It completes and checks every draft while you type, "
-        "since the first line of a draft says where [descriptor.schema.json](descriptor.schema.json) is. For descriptors "
-        "without that line, print the schema (`vitcg-scaffold validate --schema > descriptor.schema.json`) and name their "
-        "files in `.vscode/settings.json`:\n"
+        "since the first line of a draft says where [descriptor.schema.json](descriptor.schema.json) is. For "
+        "descriptors without that line, print the schema (`vitcg-scaffold validate --schema > descriptor.schema.json`) "
+        "and name their files in `.vscode/settings.json`:\n"
     )
     yield "```json"
     yield '{"yaml.schemas": {"./descriptor.schema.json": ["descriptors/*.yaml", "*.vitcg.yaml"]}}'
