@@ -114,7 +114,8 @@ def command(
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
-    refuse_release(vllm, layout)
+    if lacks := refuse_release(vllm, layout):
+        console.note(lacks)
     tree = open_target(console, vllm).tree
     if show_recording:
         check_trusted(trust_remote_code, config)
@@ -144,6 +145,9 @@ def command(
         if output is not None:
             write_output(output, header + refusal.start)
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
+        else:
+            start = command_line("init", model, "--vllm", vllm, "-o", "start.yaml")
+            console.note(f"No layout fits. For a file with what is known of the model: {start}")
         raise
     draft = _below(header, draft)
     _check_answers(draft)
