@@ -47,7 +47,7 @@ def refuse_unportable(subject: Subject) -> None:
 def refuse_release(vllm: str, layout: str | None) -> str:
     """Raise VCG413, VCG414, VCG442 or VCG446 for a release that has no graphs of a layout (None: of any layout).
 
-    The result says which layouts a release lacks, where none was asked for: empty if it has all.
+    The result says which layouts a release lacks where `layout` is None: empty if it has all.
     """
     version = as_version(vllm)
     if version is None:
