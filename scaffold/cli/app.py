@@ -98,7 +98,8 @@ class _LazyGroup(click.Group):
             words = FORMER[args[0]]
             if args[0] == "regen" and not _names_descriptors(args[1:]):
                 words = (*words, "--all")
-            ctx.ensure_object(Console).fault(f"`{args[0]}` is `{' '.join(words)}` now; the old name goes with 0.2.")
+            if not ctx.resilient_parsing:  # else a shell completes it
+                ctx.ensure_object(Console).fault(f"`{args[0]}` is `{' '.join(words)}` now; the old name goes with 0.2.")
             args = [*words, *args[1:]]
         try:
             return super().resolve_command(ctx, args)

@@ -223,6 +223,7 @@ def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
     [
         ("vitcg-scaffold va", ["validate"]),
         ("vitcg-scaffold re", ["revert"]),
+        ("vitcg-scaffold recover --forc", ["--force"]),
         ("vitcg-scaffold validate ", list(shipped_names())),
         ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
         ("vitcg-scaffold new internvl --vllm in", ["installed"]),
@@ -237,8 +238,10 @@ def test_completion(words, offered):
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
 
-    lines = child(**variables).stdout.split()
+    done = child(**variables)
+    lines = done.stdout.split()
 
+    assert done.stderr == ""
     assert [line.removeprefix("plain,") for line in lines if line.startswith("plain,")] == offered
 
 
