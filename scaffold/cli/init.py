@@ -145,10 +145,11 @@ def command(
         if output is not None:
             write_output(output, header + refusal.start)
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
-        else:
-            start = command_line("init", model, "--vllm", vllm, "-o", "start.yaml")
-            console.note(f"No layout fits. For a file with what is known of the model: {start}")
-        raise
+            raise
+        console.report(refusal.diagnostics)
+        start = command_line("init", model, "--vllm", vllm, "-o", "start.yaml")
+        console.note(f"No layout fits. For a file with what is known of the model: {start}")
+        raise click.exceptions.Exit(int(refusal.exit)) from None
     draft = _below(header, draft)
     _check_answers(draft)
     if yes and draft.open:
