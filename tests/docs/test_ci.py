@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ def test_workflows_are_right_to_actionlint(repository: Path) -> None:
     texts = {path.name: path.read_text() for path in WORKFLOWS}
     texts |= {Path(name).name: text for name, text in EXAMPLES.items() if "workflows" in name}
     assert len(texts) == len(WORKFLOWS) + 2
+    (step,) = re.findall(r"^```yaml\n(- uses: .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    frame = "on: push\njobs:\n  ports:\n    runs-on: ubuntu-latest\n    steps:\n"
+    texts["readme.yml"] = frame + textwrap.indent(step, " " * 6)
     assert texts["ports.yml"].count("OWNER/vitcg-scaffold@v0") == 2
     for name, text in texts.items():
         (folder / name).write_text(text.replace("OWNER/vitcg-scaffold@v0", "./"))
