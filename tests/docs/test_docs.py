@@ -154,7 +154,8 @@ def test_the_start_page_names_every_command_once() -> None:
 
 
 def test_the_readme_shows_the_shipped_descriptor() -> None:
-    (shown,) = re.findall(r"^```yaml\n(layout: .*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(layout: .*?)^```$", text, re.MULTILINE | re.DOTALL)
     shipped = (ROOT / "scaffold/descriptor/shipped/llava.yaml").read_text(encoding="utf-8")
     assert shown in shipped
     assert len(shown.splitlines()) <= 8
