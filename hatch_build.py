@@ -25,7 +25,7 @@ class AdaptersHook(BuildHookInterface):  # type: ignore[type-arg]
         edited = [change.path for change in plan.older if change.path in plan.edited]
         if edited or not plan.kept:
             what = f"{edited[0]} was edited by hand" if edited else "adapters of older generations have other digests"
-            raise RuntimeError(f"{folder}: {what} (`vitcg-scaffold regen --check` shows the difference)")
+            raise RuntimeError(f"{folder}: {what} (`vitcg-scaffold new --all --check` shows the difference)")
         for change in plan.older:
             place = folder / change.path
             if change.after is None:

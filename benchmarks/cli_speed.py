@@ -44,7 +44,7 @@ def cases(tree: str) -> tuple[Case, ...]:
         Case("--help", (*tool, "--help"), 150),
         Case("validate internvl", (*tool, "validate", "internvl"), 200),
         Case("new internvl --diff", (*tool, "new", "internvl", "--vllm", tree, "--diff"), 1500),
-        Case("regen --check", (*tool, "regen", "--check"), 2500),
+        Case("new --all --check", (*tool, "new", "--all", "--check"), 2500),
     )
 
 

@@ -10,9 +10,10 @@ WHAT = {
     "descriptor": "changed descriptors, read and checked",
     "port": "ports of changed descriptors into changed files of vLLM 0.22 and 0.33, published and undone",
     "trace": "changed traces, read and fitted",
-    "store": "damaged records of a finished or a killed run, then `recover`, a run, `revert`, `recover`",
+    "store": "damaged records of a finished or a killed run, then `revert --unfinished`, a run, `revert`, once more "
+    "`revert --unfinished`",
     "call": "calls of names that real classes have, on real classes of torch and transformers where they are accepted",
-    "kill": "runs killed at a random moment, then `recover`",
+    "kill": "runs killed at a random moment, then `revert --unfinished`",
 }
 
 

@@ -112,7 +112,13 @@ def section(result: Mapping[str, Any]) -> list[str]:
     ]
     if failed := [row for row in ported if row["reason"]]:
         parts += ["The numerical proof reported:", reasons(failed)]
-    parts += ["### Refused", reasons(refused)]
+    if asked := [row for row in refused if row["reason"].startswith("VCG390")]:
+        parts += [
+            "### Drafted, with a question that only you can answer",
+            "`init` drafts these, and no candidate answers the question: `--yes` stops there, and no port was proven.",
+            reasons([row | {"reason": row["reason"].partition(": ")[2]} for row in asked]),
+        ]
+    parts += ["### Refused", reasons([row for row in refused if row not in asked])]
     parts += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
     return parts
 

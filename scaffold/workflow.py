@@ -1,4 +1,4 @@
-"""One run from descriptor to proven changes, in memory: what `new`, `plan`, `verify` and `regen` share.
+"""One run from descriptor to proven changes, in memory: what `new`, `plan`, and `verify` share.
 
 The stages do the work; this module only orders them and passes their values on. Nothing here writes to a tree.
 """

@@ -84,15 +84,16 @@ def descriptor_page() -> Iterator[str]:
         "A descriptor is one page of YAML. Some keys belong to every port, the others to its layout. Each key changes "
         "the generated code, and a key of another layout is an error ([VCG313](errors.md#vcg313)). `vitcg-scaffold "
         "init` drafts a descriptor from a model's source ([how](../init.md)), `vitcg-scaffold validate` reports all "
-        "mistakes at once, and `vitcg-scaffold schema` prints the JSON Schema.\n"
+        "mistakes at once, and `vitcg-scaffold validate --schema` prints the JSON Schema.\n"
     )
     yield (
-        "In VS Code, with the YAML extension, two lines of `settings.json` complete and check every file that ends in "
-        "`.vitcg.yaml`; [descriptor.schema.json](descriptor.schema.json) is the schema:\n"
+        "In VS Code, install the extension `redhat.vscode-yaml`. It completes and checks every draft while you type, "
+        "since the first line of a draft says where [descriptor.schema.json](descriptor.schema.json) is. For "
+        "descriptors without that line, print the schema (`vitcg-scaffold validate --schema > descriptor.schema.json`) "
+        "and name their files in `.vscode/settings.json`:\n"
     )
     yield "```json"
-    yield '"yaml.schemas": {"docs/reference/descriptor.schema.json": ["*.vitcg.yaml"]},'
-    yield '"yaml.completion": true'
+    yield '{"yaml.schemas": {"./descriptor.schema.json": ["descriptors/*.yaml", "*.vitcg.yaml"]}}'
     yield "```\n"
     yield "## The layouts\n"
     yield "`layout` says how the pixels of several items lie in memory. It decides which further keys there are.\n"

@@ -96,6 +96,7 @@ def _untrusted(path: Path, why: str) -> DiagnosticError:
             "VCG534",
             f"{path} cannot be trusted: {why}",
             span=Span(path.as_posix(), 1, 1, 1, 1),
-            help=f"restore it (git checkout -- {path.as_posix()}), or delete it and run `vitcg-scaffold regen` again",
+            help=f"restore it (git checkout -- {path.as_posix()}), or delete it and run "
+            "`vitcg-scaffold new` with the names of all its descriptors",
         )
     )

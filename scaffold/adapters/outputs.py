@@ -55,7 +55,7 @@ class Source:
 
     @property
     def command(self) -> str:
-        return f"vitcg-scaffold regen {self.reference}" if self.is_shipped else "vitcg-scaffold regen"
+        return f"vitcg-scaffold new {self.reference if self.is_shipped else '--all'}"
 
     @cached_property
     def spec_hash(self) -> str:
@@ -298,7 +298,7 @@ def _finish(draft: _Draft, text: str) -> GeneratedFile:
         draft.path,
         text,
         source=source.file if source else "the list of adapters",
-        command=source.command if source else "vitcg-scaffold regen",
+        command=source.command if source else "vitcg-scaffold new --all",
         spec=source.spec_hash if source else spec_hash(text),
     )
     return GeneratedFile(

@@ -77,7 +77,7 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         nothing = Diagnostic(
             "VCG535",
             f"nothing to generate: {len(looked_at)} descriptors give no adapter",
-            help="name a descriptor, for example `vitcg-scaffold regen internvl`",
+            help="name a descriptor, for example `vitcg-scaffold new internvl`",
         )
         return Regeneration(folder, 0, len(looked_at), (), (), notes, (), (), nothing=nothing)
     differences = compare_outputs(
@@ -128,7 +128,7 @@ def _no_manifest(folder: Path) -> Diagnostic:
     return Diagnostic(
         "VCG535",
         f"`{folder.as_posix()}/{manifests.NAME}` is missing, and no descriptor was named: nothing to compare with",
-        help=f"generate once, and commit the folder: `vitcg-scaffold regen{into} {names}`",
+        help=f"generate once, and commit the folder: `vitcg-scaffold new{into} {names}`",
     )
 
 
@@ -192,8 +192,8 @@ class _Reporter:
 
     def _command(self, descriptor: str | None) -> str:
         into = "" if self.folder == DEFAULT_FOLDER else f" --into {shlex.quote(str(self.folder))}"
-        name = f" {descriptor}" if descriptor is not None and descriptor.isidentifier() else ""
-        return f"vitcg-scaffold regen{into}{name}"
+        name = f" {descriptor}" if descriptor is not None and descriptor.isidentifier() else " --all"
+        return f"vitcg-scaffold new{into}{name}"
 
 
 def _span(path: str, line: int = 1) -> Span:

@@ -30,17 +30,15 @@ from scaffold.report.plain import one_line
 SECTIONS = {
     "Port a model": {
         "init": ("init", "Draft a descriptor from a model's own source."),
-        "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree."),
+        "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree, or adapters into a folder."),
         "plan": ("plan", "Show what `new` would change in a vLLM tree, and why."),
         "fix": ("fix", "Repair a port that a vLLM tree has already, in a few proven lines."),
         "pr": ("pr", "Describe a port as a pull request, and check the target's rules."),
-        "revert": ("revert", "Undo the last run on a tree."),
-        "recover": ("recover", "Repair a tree after a killed run."),
+        "revert": ("revert", "Undo the last run on a tree, also one that was killed."),
     },
     "Check and prove": {
         "validate": ("validate", "Check descriptors."),
         "verify": ("verify", "Prove a port numerically on the CPU, with a release's real classes."),
-        "regen": ("regen", "Regenerate `generated/`, or check it for drift."),
     },
     "Serve and measure": {
         "doctor": ("doctor", "Show what the plugin does in the installed vLLM, and why it leaves a model out."),
@@ -50,12 +48,20 @@ SECTIONS = {
     },
     "Look something up": {
         "explain": ("explain", "Explain an error code."),
-        "schema": ("schema", "Print the JSON Schema of descriptors."),
-        "protocol": ("protocol", "Show the encoder CUDA graph protocol of a vLLM tree."),
-        "tower": ("tower", "Show how a vision tower splits into data and metadata, and its capture hazards."),
+        "inspect": ("inspect", "Show the protocol of a vLLM tree, or how a model's vision tower splits."),
     },
 }
 COMMANDS = {name: found for section in SECTIONS.values() for name, found in section.items()}
+
+
+#: Former names of commands, and the words that each stands for now. They are in no list, and go with 0.2.
+FORMER = {
+    "protocol": ("inspect",),
+    "tower": ("inspect",),
+    "recover": ("revert", "--unfinished"),
+    "schema": ("validate", "--schema"),
+    "regen": ("new",),
+}
 
 
 class _ReaderGone(Exception):
@@ -88,6 +94,13 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         ctx.meta["scaffold.invoking"] = True
+        if args and args[0] in FORMER:
+            words = FORMER[args[0]]
+            if args[0] == "regen" and not _names_descriptors(args[1:]):
+                words = (*words, "--all")
+            if not ctx.resilient_parsing:  # else a shell completes it
+                ctx.ensure_object(Console).fault(f"`{args[0]}` is `{' '.join(words)}` now; the old name goes with 0.2.")
+            args = [*words, *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -103,6 +116,14 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderGone from error
+
+
+def _names_descriptors(args: list[str]) -> bool:
+    """Whether a call of `regen` had words that are no options and no values of options."""
+    values = {"--into", "--format", "--color"}
+    return any(
+        not word.startswith("-") and before not in values for before, word in zip(["", *args], args, strict=False)
+    )
 
 
 def _names(command: click.Command) -> set[str | None]:

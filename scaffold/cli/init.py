@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -113,7 +114,8 @@ def command(
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
-    refuse_release(vllm, layout)
+    if lacks := refuse_release(vllm, layout):
+        console.note(lacks)
     tree = open_target(console, vllm).tree
     if show_recording:
         check_trusted(trust_remote_code, config)
@@ -131,6 +133,7 @@ def command(
     shipped = find_shipped(tree, model)
     if shipped is not None:
         console.report([shipped])
+    header = _editor_line(output)
     try:
         if yes:
             draft = interview(tree, model, answers, partial(_take_first, console), layout)
@@ -140,9 +143,14 @@ def command(
             draft = draft_descriptor(tree, model, answers, layout)
     except NoDraft as refusal:
         if output is not None:
-            write_output(output, refusal.start)
+            write_output(output, header + refusal.start)
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
-        raise
+            raise
+        console.report(refusal.diagnostics)
+        start = command_line("init", model, "--vllm", vllm, "-o", "start.yaml")
+        console.note(f"No layout fits. For a file with what is known of the model: {start}")
+        raise click.exceptions.Exit(int(refusal.exit)) from None
+    draft = _below(header, draft)
     _check_answers(draft)
     if yes and draft.open:
         raise DiagnosticError(_unanswered(draft))
@@ -153,6 +161,34 @@ def command(
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
     _say_next(console, draft, output, vllm, command_line("init", model, "--vllm", vllm, *_again(given, layout, yes)))
+
+
+def _editor_line(output: Path | None) -> str:
+    """The first line of a draft, for an editor's YAML server: where the tool has the schema.
+
+    Relative where the schema is below the current folder (a checkout, or a virtual environment in it), so that the file
+    can be shared; else absolute. The server reads an address up to the first space.
+    """
+    from scaffold.descriptor import schema_file
+
+    here, schema = Path.cwd().resolve(), schema_file().resolve()
+    folder = output.parent.resolve() if output is not None else here
+    address = schema.as_uri()
+    if schema.is_relative_to(here) and folder.is_relative_to(here):
+        relative = Path(os.path.relpath(schema, folder)).as_posix()
+        address = relative if " " not in relative else address
+    return f"# yaml-language-server: $schema={address}\n"
+
+
+def _below(header: str, draft: Draft) -> Draft:
+    """The draft under one more line; its notes on itself move along."""
+    moved = (
+        replace(note, span=replace(note.span, line=note.span.line + 1, end_line=note.span.end_line + 1))
+        if note.span is not None and note.span.file == f"{draft.name}.yaml"
+        else note
+        for note in draft.notes
+    )
+    return replace(draft, text=header + draft.text, notes=tuple(moved))
 
 
 def _show_recording(console: Console, tree: SourceTree, model: str, as_json: bool, **building: Any) -> None:

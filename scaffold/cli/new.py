@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scaffold.cli.adapters import generate_adapters
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
 from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
         "new internvl --vllm 0.22.0 --diff",
         "new my_model.yaml --vllm ~/src/vllm",
         "new my_model.yaml --vllm . --check --format github",
+        "new --all --check",
     ),
 )
-@descriptor_argument()
+@descriptor_argument("descriptors", nargs=-1, metavar="[DESCRIPTOR]...")
 @target_option(required=False)
+@click.option("--all", "everything", is_flag=True, help="Without --vllm: all descriptors of the folder's manifest.")
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
@@ -48,8 +51,9 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(
     console: Console,
-    descriptor: str,
+    descriptors: tuple[str, ...],
     vllm: str | None,
+    everything: bool,
     diff: bool,
     check: bool,
     replace: bool,
@@ -70,8 +74,12 @@ def command(
     release and of the installed package, and that of a folder only with --verify. It runs none with --static.
 
     With a RELEASE, the port goes into a working copy, ./vllm-RELEASE, which `new` makes if there is none. --diff and
-    --check look at the pristine release, unless --into names a copy. Without --vllm, stand-alone adapters for every
-    protocol generation go to ./generated.
+    --check look at the pristine release, unless --into names a copy.
+
+    Without --vllm, `new` makes stand-alone adapters in ./generated, for every generation that the plugin serves: those
+    of each DESCRIPTOR (`shipped` for all shipped ones), or with --all those of each descriptor in the folder's
+    manifest. It overwrites every file that differs, but no hand edit that is not committed. --check reports changed,
+    missing and extra files.
     """
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, prepare_port
@@ -84,11 +92,19 @@ def command(
     static = static or was_static
     if verify and static:
         raise click.UsageError("--verify and --static exclude each other: a proof, or none.")
+    if everything and (vllm is not None or descriptors):
+        raise click.UsageError("--all takes its descriptors from the manifest of a folder of adapters: no other word.")
     if vllm is None:
-        load_port(descriptor)  # reports a mistake in the words of this command
-        _generate_adapters(console, descriptor, mode, into or Path("generated"), allow_dirty=allow_dirty)
+        if check and allow_dirty:
+            raise click.UsageError("--check writes nothing: leave out --allow-dirty.")
+        if not everything and not descriptors:
+            raise click.UsageError("Missing argument 'DESCRIPTOR': a YAML file, or a shipped name such as internvl.")
+        generate_adapters(console, descriptors, mode, into or Path("generated"), allow_dirty=allow_dirty)
         return
+    if len(descriptors) != 1:
+        raise click.UsageError("a tree gets one port in a run: name one DESCRIPTOR.")
 
+    (descriptor,) = descriptors
     port = load_port(descriptor, report=console.report)
     target = open_target(console, vllm)
     place = find_place(target, into, writes=mode is None)
@@ -257,25 +273,3 @@ def _name_missing(console: Console, prepared: PreparedPort) -> None:
     for note in missing:
         console.note(f"  - {note.message}")
         console.note(f"    {note.help}")
-
-
-def _generate_adapters(console: Console, descriptor: str, mode: str | None, folder: Path, *, allow_dirty: bool) -> None:
-    """Without a tree: the stand-alone adapters of one descriptor, as `regen` makes them."""
-    from scaffold.adapters import plan_regeneration, publish_regeneration
-    from scaffold.cli.regen import require_something, show_written
-
-    plan = plan_regeneration(folder, [descriptor])
-    require_something(console, plan)
-    console.report([*plan.notes, *plan.left])
-    if mode == "diff":
-        show_differences(console, plan.changes)
-    elif mode is None:
-        console.report(publish_regeneration(plan, label=f"new {descriptor}", allow_dirty=allow_dirty))
-    show_written(console, plan, "would change" if mode else "changed")
-    if plan.changes and not mode:
-        tests = folder / "tests"
-        # A descriptor without a shipped recipe has no tests of its adapters, whose methods are those of its port.
-        how = f"pytest {tests}" if tests.is_dir() else f"vitcg-scaffold verify {descriptor} --vllm RELEASE"
-        console.note(f"Proven statically only. For the numerical proof: {how}")
-    if mode == "check" and plan.changes:
-        raise click.exceptions.Exit(Exit.DRIFT)

@@ -149,7 +149,7 @@ def command_line(*words: str | Path) -> str:
 
 
 def tree_with_runs(given: Path | None) -> Path:
-    """The tree that `revert` and `recover` mean: the given one, or the nearest one above the current folder.
+    """The tree that `revert` means: the given one, or the nearest one above the current folder.
 
     Raises VCG506 with the trees right below, when the current folder is in none.
     """

@@ -1,25 +1,21 @@
-"""`vitcg-scaffold protocol`: what was read from a tree."""
+"""`vitcg-scaffold inspect` without a model: the protocol that was read from a tree."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
-
-import click
+from typing import TYPE_CHECKING
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import examples, open_target, target_option
+
+if TYPE_CHECKING:
+    from scaffold.protocol import SourceTree
 
 
-@click.command("protocol", epilog=examples("protocol --vllm 0.33.0 --json"))
-@target_option(required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
-@click.pass_obj
-def command(console: Console, vllm: str, as_json: bool) -> None:
-    """Show the encoder CUDA graph protocol of a vLLM tree: its generation, methods, data classes and dialect."""
+def show_protocol(console: Console, tree: SourceTree, *, as_json: bool) -> None:
+    """The generation, methods, data classes and dialect."""
     from scaffold.protocol import read_protocol
 
-    tree = open_target(console, vllm).tree
     profile = read_protocol(tree)
     dialect = {field.name: getattr(profile.dialect, field.name) for field in fields(profile.dialect)}
     if as_json:

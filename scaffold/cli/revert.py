@@ -1,4 +1,4 @@
-"""`vitcg-scaffold revert`: undo the last run on a tree, exactly."""
+"""`vitcg-scaffold revert`: undo the last run on a tree, exactly, also one that was killed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,31 @@ from scaffold.cli.console import Console
 from scaffold.cli.options import examples, tree_with_runs
 
 
-@click.command("revert", epilog=examples("revert ~/src/vllm"))
+@click.command("revert", epilog=examples("revert ~/src/vllm", "revert --unfinished ~/src/vllm"))
 @click.argument("tree", type=click.Path(path_type=Path, file_okay=False, exists=True), required=False)
 @click.option("--force", is_flag=True, help="Undo even if a file was edited since; those edits are lost.")
+@click.option("--unfinished", is_flag=True, help="Undo only a run that was killed, and nothing if none was.")
 @click.pass_obj
-def command(console: Console, tree: Path | None, force: bool) -> None:
+def command(console: Console, tree: Path | None, force: bool, unfinished: bool) -> None:
     """Undo the last run on TREE: bytes, modes and new files. Repeat it to undo earlier runs.
 
-    Without TREE, it takes the tree around the current folder.
+    A run that was killed while it wrote goes first: TREE is whole again afterwards. With --unfinished, nothing else is
+    undone. Without TREE, `revert` takes the tree around the current folder.
     """
-    from scaffold.publish import lost_links, revert_last
+    from scaffold.publish import lost_links, recover, revert_last
 
-    record = revert_last(tree_with_runs(tree), force=force)
+    root = tree_with_runs(tree)
+    killed = recover(root, force=force).rolled_back
+    if killed is not None:
+        for file in killed.files:
+            console.result(f"{'removed' if file.before is None else 'restored':>12}  {file.path}")
+        console.report(lost_links(killed))
+        console.note(f"Rolled back the unfinished run: {killed.label}")
+        return
+    if unfinished:
+        console.note("Nothing to repair.")
+        return
+    record = revert_last(root, force=force)
     for file in record.files:
         console.result(f"{'removed' if file.after is None else 'restored':>12}  {file.path}")
     console.report(lost_links(record))

@@ -1,4 +1,4 @@
-"""`vitcg-scaffold tower`: how a vision tower splits, and what must not run while a graph is captured."""
+"""`vitcg-scaffold inspect MODEL`: how a vision tower splits, and what must not run while a graph is captured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 if TYPE_CHECKING:
@@ -20,42 +19,23 @@ if TYPE_CHECKING:
 _GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")
 
 
-@click.command(
-    "tower",
-    epilog=examples("tower qwen2_5_vl --vllm 0.22.0 -v", "tower glm4_1v:Glm4vVisionTransformer --vllm 0.22.0 --json"),
-)
-@descriptor_argument("model")
-@target_option(required=True)
-@click.option("--entry", default="forward", help="With MODULE:CLASS: name the method that runs the tower [forward].")
-@click.option(
-    "--data", multiple=True, help="With MODULE:CLASS: name a parameter with pixels (repeatable) [the first one]."
-)
-@click.option(
-    "--metadata",
-    multiple=True,
-    help="With MODULE:CLASS: name a parameter with the grid (repeatable) [found by its name].",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show every statement with its place, and all evidence.")
-@click.option("--json", "as_json", is_flag=True, help="Print the slice as JSON.")
-@click.pass_obj
-def command(
+def show_tower(
     console: Console,
+    tree: SourceTree,
     model: str,
-    vllm: str,
+    *,
     entry: str,
     data: tuple[str, ...],
     metadata: tuple[str, ...],
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Show how a vision tower splits: data and metadata, what crosses the cut and why, and each capture hazard.
+    """Data and metadata of a tower, what crosses the cut and why, and each capture hazard.
 
-    MODEL is a descriptor (a YAML file or the name of a shipped one), or MODULE:CLASS for a tower without a descriptor:
-    a module below vllm/model_executor/models and the tower's class in it. Writes nothing.
+    `model` is a descriptor, or MODULE:CLASS for a tower without one; `entry`, `data` and `metadata` go with a class.
     """
     from scaffold.tower import tower_report
 
-    tree = open_target(console, vllm).tree
     module, colon, class_name = model.rpartition(":")
     if colon and class_name.isidentifier():
         tower = _slice_class(tree, module, class_name, entry, data, metadata)

@@ -9,8 +9,31 @@ from scaffold.cli.options import descriptor_argument, examples
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 
-@click.command("validate", epilog=examples("validate my_model.yaml", "validate descriptors/*.yaml --format github"))
+def _print_schema(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    """For a catalogue of schemas, or an editor that takes one from a file."""
+    if not asked or ctx.resilient_parsing:
+        return
+    import json
+
+    from scaffold.descriptor import json_schema
+
+    ctx.obj.document(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    ctx.exit()
+
+
+@click.command(
+    "validate",
+    epilog=examples("validate my_model.yaml", "validate descriptors/*.yaml --format github", "validate --schema"),
+)
 @descriptor_argument("descriptors", nargs=-1, required=True)
+@click.option(
+    "--schema",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_schema,
+    help="Print the JSON Schema of descriptors instead.",
+)
 @click.pass_obj
 def command(console: Console, descriptors: tuple[str, ...]) -> None:
     """Check DESCRIPTORS (YAML files or names of shipped ones) and report every problem with its place and its fix."""

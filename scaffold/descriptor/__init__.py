@@ -4,7 +4,7 @@
 has to feel instant.
 """
 
-from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, shipped_names
+from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, schema_file, shipped_names
 from scaffold.descriptor.port import (
     CropsPort,
     CutPort,
@@ -32,5 +32,6 @@ __all__ = [
     "json_schema",
     "load_descriptor",
     "load_descriptor_text",
+    "schema_file",
     "shipped_names",
 ]

@@ -32,6 +32,12 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.yaml")))
 
 
+def schema_file() -> Path:
+    """The JSON Schema as a file: inside the wheel, or among the pages of a checkout."""
+    packaged = Path(__file__).parent / "descriptor.schema.json"
+    return packaged if packaged.is_file() else Path(__file__).parents[2] / "docs/reference/descriptor.schema.json"
+
+
 def shipped_path(name: str) -> Path | None:
     """The file of a descriptor that comes with the tool, None when there is none of that name."""
     return _SHIPPED / f"{name}.yaml" if name in shipped_names() else None

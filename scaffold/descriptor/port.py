@@ -80,6 +80,7 @@ from scaffold.descriptor.schema import (
     Version,
     attach,
     declare,
+    nearest,
     section_schema,
 )
 from scaffold.descriptor.schema import Name as NameType
@@ -706,15 +707,15 @@ def derived_merge(port: PackedPort) -> tuple[Expression, Expression] | None:
 def read_port(root: Node, reader: Reader) -> Any:
     """The port that a document describes, of the type that its `layout` names; None if it is no mapping.
 
-    A document whose layout is missing or unknown is read as one of the layout that knows most of its keys. No section
-    is missed then, nor is the tower: which ones belong to it depends on the layout.
+    A document whose layout is missing or unknown is read as one of the layout with a similar name, else of the one that
+    knows most of its keys. No section is missed then, nor is the tower: which ones belong to it depends on the layout.
     """
     node = root.get("layout") if isinstance(root, MappingNode) else None
     layout = node.value if isinstance(node, ScalarNode) else ""
     if layout in PORTS:
         return Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
     keys = {entry.key.value for entry in root.entries} if isinstance(root, MappingNode) else set()
-    layout = max(PORTS, key=lambda name: len(keys & PORTS[name].by_key.keys()))
+    layout = nearest(layout, PORTS) or max(PORTS, key=lambda name: len(keys & PORTS[name].by_key.keys()))
     port = Section(PORTS[layout], dict(_elsewhere(layout))).read(root, "", reader)
     missed = ("the descriptor lacks", "`model` lacks the key `tower`")
     reader.problems[:] = [

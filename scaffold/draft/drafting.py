@@ -193,7 +193,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
     title = (
         f"{subject.model.class_name}: what the sources of vLLM{release} show. No layout fits, so this is no port.",
         "Change the lines below and run `init` again, or write the sections of a layout by hand:",
-        "`vitcg-scaffold schema` has their keys, docs/concepts.md says what each layout can express.",
+        "`vitcg-scaffold validate --schema` has their keys, docs/concepts.md says what each layout can express.",
         *inputs,
     )
     return sheet.text(title)

@@ -19,7 +19,7 @@ from scaffold.tower.model import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Module, Owner, Program
 
 _FRAMES = "get_num_frames_with_most_features"
-_SLICE = "`vitcg-scaffold tower MODULE:CLASS -v` shows every statement"
+_SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
 _UNITS = {
     "frame": "one sequence a frame: h * w rows, t times",
     "item": "one sequence an item: all its rows",

@@ -44,11 +44,14 @@ def refuse_unportable(subject: Subject) -> None:
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
 
 
-def refuse_release(vllm: str, layout: str | None) -> None:
-    """Raise VCG413, VCG414, VCG442 or VCG446 for a release that has no graphs of a layout (None: of any layout)."""
+def refuse_release(vllm: str, layout: str | None) -> str:
+    """Raise VCG413, VCG414, VCG442 or VCG446 for a release that has no graphs of a layout (None: of any layout).
+
+    The result says which layouts a release lacks where `layout` is None: empty if it has all.
+    """
     version = as_version(vllm)
     if version is None:
-        return
+        return ""
     oldest = GENERATIONS[0].first
     if release_order(version) < release_order(oldest):
         code = "VCG413" if release_order(version) < (0, 19) else "VCG414"
@@ -57,8 +60,11 @@ def refuse_release(vllm: str, layout: str | None) -> None:
         spoken = [one for one in GENERATIONS if release_order(one.first) <= release_order(version)][-1]
         dialect = known_profile(spoken).dialect
         missing = {name: later for name, later in _LATER.items() if not later.speaks(dialect)}
+        if layout is None and missing:
+            since = ", ".join(f"{name} ({later.first})" for name, later in missing.items())
+            return f"vLLM {version} is older than these layouts, which need the release in brackets or later: {since}"
         if layout not in missing:
-            return
+            return ""
         code, what, first = missing[layout].code, f"graphs of {missing[layout].name}", missing[layout].first
     raise DiagnosticError(
         Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")

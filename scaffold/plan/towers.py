@@ -296,7 +296,7 @@ def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Paramet
                 "VCG418",
                 f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
                 place,
-                "compare `buffers` and `attention` with `vitcg-scaffold tower`",
+                "compare `buffers` and `attention` with `vitcg-scaffold inspect`",
                 notes=(f"asked for by {port.span('buffers')} and {port.span('tower.grid')}",),
             )
         )

@@ -189,17 +189,18 @@ class SourceTree:
     def containing(self, folder: str, suffix: str, needles: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The files under `folder` that contain any of `needles` as plain text, with the needles that each contains.
 
-        This filters files for a parser. It reads every file (44 MB for vLLM 0.33) and keeps them all: a run searches
-        the package two to four times, and reading takes three times as long as searching. It skips unreadable files.
+        This filters files for a parser. It reads every file (44 MB for vLLM 0.33) and keeps them all, with what it
+        found: a run searches the package two to four times, reading takes three times as long as searching, and a plan
+        that is watched asks the same again. It skips unreadable files.
         Raises VCG410 for more than a GB.
         """
-        encoded = [(needle, needle.encode()) for needle in needles]
-        found: dict[str, tuple[str, ...]] = {}
-        for relpath, data in self.cached(("folder", f"{folder}/**{suffix}"), lambda: _read_all(self, folder, suffix)):
-            hits = tuple(needle for needle, raw in encoded if raw in data)
-            if hits:
-                found[relpath] = hits
-        return found
+        wanted = list(needles)
+        files = self._files(folder, suffix)
+        known: dict[str, set[str]] = self.cached(("containing", f"{folder}/**{suffix}"), dict)
+        encoded = [(needle, needle.encode()) for needle in wanted if needle not in known]
+        known.update((needle, {relpath for relpath, data in files if raw in data}) for needle, raw in encoded)
+        found = {relpath: tuple(needle for needle in wanted if relpath in known[needle]) for relpath, _ in files}
+        return {relpath: hits for relpath, hits in found.items() if hits}
 
 
 def _words(files: list[tuple[str, bytes]]) -> dict[bytes, list[str]]:

@@ -364,7 +364,7 @@ def _half_written(store: Store, error: Exception, *notes: str) -> Diagnostic:
 
 
 def _recover_command(store: Store) -> str:
-    return f"vitcg-scaffold recover {shlex.quote(str(store.root))}"
+    return f"vitcg-scaffold revert --unfinished {shlex.quote(str(store.root))}"
 
 
 def _nothing_to_revert(store: Store) -> DiagnosticError:

@@ -1,4 +1,4 @@
-"""Text of `vitcg-scaffold tower`: the slice, what crosses it and why, what must not be captured."""
+"""Text of `vitcg-scaffold inspect MODEL`: the slice, what crosses it and why, what must not be captured."""
 
 from __future__ import annotations
 

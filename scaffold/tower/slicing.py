@@ -139,7 +139,7 @@ def _slice_class(
                 f"class `{owner[1].name}` has no method `{entry}`",
                 owner[0].span(owner[1]),
                 "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with "
-                f"`tower --entry`; the class has {named}",
+                f"`inspect --entry`; the class has {named}",
             )
         )
     module, holder, function = found

@@ -317,7 +317,7 @@ def test_signal_while_publishing(small_tree, name, code, said):
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert contents(small_tree) == before
-    assert child("recover", small_tree).stderr == "Nothing to repair.\n"
+    assert child("revert", "--unfinished", small_tree).stderr == "Nothing to repair.\n"
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -329,22 +329,20 @@ def test_signal_while_planning(small_tree, name, code):
     assert not (small_tree / ".vitcg-scaffold").exists()
 
 
-def test_killed_run_is_repaired(run, small_tree):
+@pytest.mark.parametrize("options", [[], ["--unfinished"]])
+def test_killed_run_is_repaired(run, small_tree, options):
     before = contents(small_tree)
     kill = AT_REPLACE.format(number=5, action="os.kill(os.getpid(), signal.SIGKILL)")
     assert child("new", "internvl", "--vllm", small_tree, before=kill).returncode == -9
-    half = contents(small_tree)
-    assert half != before
+    assert contents(small_tree) != before
 
     for arguments in (["--diff"], ["--check"], []):
         done = run("new", "internvl", "--vllm", small_tree, *arguments)
         assert (done.code, done.out) == (7, "")
         assert "error[VCG706]: an earlier run (`new internvl`) was killed" in done.err
-        assert f"vitcg-scaffold recover {shlex.quote(str(small_tree))}" in done.err
-    assert run("revert", small_tree).code == 7
-    assert contents(small_tree) == half
+        assert f"vitcg-scaffold revert --unfinished {shlex.quote(str(small_tree))}" in done.err
 
-    done = run("recover", small_tree)
+    done = run("revert", *options, small_tree)
 
     assert done.code == 0
     assert done.err == "Rolled back the unfinished run: new internvl\n"
@@ -352,13 +350,24 @@ def test_killed_run_is_repaired(run, small_tree):
     assert run("new", "internvl", "--vllm", small_tree).code == 0
 
 
-def test_recover_says_that_a_hard_link_is_lost(run, small_tree, tmp_path):
+def test_a_finished_run_is_no_unfinished_one(run, small_tree):
+    before = contents(small_tree)
+    assert run("new", "internvl", "--vllm", small_tree).code == 0
+    ported = contents(small_tree)
+
+    done = run("revert", "--unfinished", small_tree)
+    assert (done.code, done.err, contents(small_tree)) == (0, "Nothing to repair.\n", ported)
+    assert run("revert", small_tree).code == 0
+    assert contents(small_tree) == before
+
+
+def test_revert_says_that_a_hard_link_is_lost(run, small_tree, tmp_path):
     (tmp_path / "second.py").hardlink_to(small_tree / MODEL)
     kill = AT_REPLACE.format(number=5, action="os.kill(os.getpid(), signal.SIGKILL)")
     assert child("new", "internvl", "--vllm", small_tree, before=kill).returncode == -9
     assert not (small_tree / MODEL).samefile(tmp_path / "second.py")
 
-    done = run("recover", small_tree)
+    done = run("revert", small_tree)
 
     assert done.code == 0
     assert f"info[VCG514]: {MODEL} had a second name, a hard link" in done.err

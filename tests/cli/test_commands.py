@@ -10,7 +10,7 @@ import sys
 import pytest
 from cli_scene import child, environment
 
-from scaffold.cli.app import COMMANDS
+from scaffold.cli.app import COMMANDS, FORMER
 from scaffold.cli.console import Console
 from scaffold.descriptor import TilesPort, shipped_names
 from scaffold.diagnostics import Diagnostic, Severity
@@ -25,8 +25,7 @@ def test_help_of_a_command_says_how_to_call_it(run, command):
 
     assert (done.code, done.err) == (0, "")
     assert f"Usage: vitcg-scaffold {command}" in done.out
-    if command != "regen":
-        assert f"Example:\n    vitcg-scaffold {command}" in done.out
+    assert f"Example:\n    vitcg-scaffold {command}" in done.out
 
 
 def test_help_lists_every_command_the_exit_codes_and_the_completion(run):
@@ -39,8 +38,41 @@ def test_help_lists_every_command_the_exit_codes_and_the_completion(run):
     assert 'eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source vitcg-scaffold)"' in done.out
 
 
+@pytest.mark.parametrize("former", FORMER)
+def test_a_former_name_works_and_names_the_new_one(run, tmp_path, former):
+    """The same exit code and output as the new words; one more line on stderr, and no place in a list."""
+    (tmp_path / "here/vllm/model_executor/models").mkdir(parents=True)
+    (tmp_path / "here/vllm/__init__.py").touch()
+    arguments = {"protocol": ["--vllm", "."], "tower": ["internvl", "--vllm", "."], "recover": ["."]}.get(former, [])
+    new = [*FORMER[former], *(["--all"] if former == "regen" else [])]
+
+    done, now = run(former, *arguments), run(*new, *arguments)
+
+    line, _, rest = done.err.partition("\n")
+    assert line == f"`{former}` is `{' '.join(new)}` now; the old name goes with 0.2."
+    assert (done.code, done.out, rest) == (now.code, now.out, now.err)
+    assert f"  {former} " not in run("--help").out
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["new", "--help"], ["tower", "--help"], ["validate", "internvl"], ["--version"]]
+    ("options", "everything"),
+    [
+        ([], True),
+        (["--check", "--into", "internvl"], True),
+        (["--format", "json"], True),
+        (["internvl", "--check"], False),
+        (["--into", "out", "internvl", "--diff"], False),
+    ],
+)
+def test_regen_is_new_of_the_descriptors_that_it_names(run, options, everything):
+    done = run("regen", *options)
+
+    assert done.err.startswith(f"`regen` is `new{' --all' * everything}` now")
+    assert ("VCG535" in done.err + done.out) is everything  # there is no manifest
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["new", "--help"], ["inspect", "--help"], ["validate", "internvl"], ["--version"]]
 )
 def test_light_commands_load_nothing_heavy(arguments):
     before = "import atexit\natexit.register(lambda: print(' '.join(sys.modules), file=sys.stderr))"
@@ -65,8 +97,12 @@ def test_light_commands_load_nothing_heavy(arguments):
         (["explain", "VCG52"], "did you mean VCG520"),
         (["explain", "VCG021"], "did you mean VCG"),
         (["explain", "nonsense"], "run `vitcg-scaffold explain` for the list"),
-        (["tower", "internvl", "--vllm", ".", "--entry", "run"], "go with MODULE:CLASS"),
-        (["recover", "no/such/folder"], "does not exist"),
+        (["inspect", "internvl", "--vllm", ".", "--entry", "run"], "go with MODULE:CLASS"),
+        (["inspect", "--vllm", ".", "--data", "x"], "go with MODULE:CLASS"),
+        (["new", "--all", "internvl"], "--all takes its descriptors from the manifest"),
+        (["new", "--all", "--vllm", "."], "--all takes its descriptors from the manifest"),
+        (["new", "internvl", "qwen2_vl", "--vllm", "."], "name one DESCRIPTOR"),
+        (["revert", "no/such/folder"], "does not exist"),
     ],
 )
 def test_usage_errors_say_what_was_meant(run, tmp_path, arguments, said):
@@ -93,7 +129,7 @@ def test_explain_lists_all_codes(run):
 
 
 def test_schema_is_one_document_in_every_format(run):
-    for arguments in (["schema"], ["--format", "json", "schema"]):
+    for arguments in (["validate", "--schema"], ["--format", "json", "validate", "--schema"]):
         assert json.loads(run(*arguments).out)["title"] == "vitcg-scaffold descriptor"
 
 
@@ -186,7 +222,8 @@ def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
     ("words", "offered"),
     [
         ("vitcg-scaffold va", ["validate"]),
-        ("vitcg-scaffold re", ["revert", "recover", "regen"]),
+        ("vitcg-scaffold re", ["revert"]),
+        ("vitcg-scaffold recover --forc", ["--force"]),
         ("vitcg-scaffold validate ", list(shipped_names())),
         ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
         ("vitcg-scaffold new internvl --vllm in", ["installed"]),
@@ -201,8 +238,10 @@ def test_completion(words, offered):
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
 
-    lines = child(**variables).stdout.split()
+    done = child(**variables)
+    lines = done.stdout.split()
 
+    assert done.stderr == ""
     assert [line.removeprefix("plain,") for line in lines if line.startswith("plain,")] == offered
 
 
@@ -215,7 +254,7 @@ def test_completion_script(shell):
 
 def test_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
-        [sys.executable, "-m", "scaffold.cli", "schema"],
+        [sys.executable, "-m", "scaffold.cli", "validate", "--schema"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),

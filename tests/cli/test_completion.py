@@ -63,7 +63,7 @@ complete -C "vitcg-scaffold $LINE"
 def complete(request, tmp_path) -> Complete:
     """`complete("new int")`: the words that a shell offers, in a folder with the file `internal.yaml`."""
     shell = request.param
-    if shutil.which(shell) is None:
+    if shell != "bash" and shutil.which(shell) is None:  # without bash, `make` does not run either
         pytest.skip(f"{shell} is not installed")
     program = tmp_path / "bin" / "vitcg-scaffold"
     program.parent.mkdir()

@@ -100,7 +100,7 @@ def test_no_command_runs_what_a_repository_names(run, trapped):
     assert run("new", "internvl", "--vllm", trapped).code == 0
     assert run("revert", trapped).code == 0
     assert run("init", "internvl", "--vllm", trapped, "--no-input").code == 0
-    assert run("recover", trapped).code == 0
+    assert run("revert", "--unfinished", trapped).code == 0
     assert not sprung(trapped)
 
 
@@ -200,7 +200,7 @@ def test_pipe_among_our_records(run, ported, impatient, path, after, codes):
 
     assert done.code == 7, done.err
     assert set(re.findall(r"error\[(VCG\d+)\]", done.err)) == codes
-    assert run("recover", ported).code in (0, 7)
+    assert run("revert", "--unfinished", ported).code in (0, 7)
 
 
 def test_pipe_for_a_descriptor(run, impatient):
@@ -214,7 +214,7 @@ def test_pipe_for_a_descriptor(run, impatient):
 def test_pipe_for_a_manifest(run, impatient):
     pipe(Path("generated/MANIFEST.json"))
 
-    done = run("regen", "--check")
+    done = run("new", "--all", "--check")
 
     assert done.code in (3, 5), done.err
 
@@ -269,7 +269,13 @@ def test_damaged_records_end_in_a_diagnostic(run, ported, name, text):
     before = contents(ported)
     (ported / ".vitcg-scaffold" / name).write_text(text)
 
-    commands = ("recover", "revert", "new internvl --vllm", "--format json recover", "--format sarif revert")
+    commands = (
+        "revert --unfinished",
+        "revert",
+        "new internvl --vllm",
+        "--format json revert --unfinished",
+        "--format sarif revert",
+    )
     for command in commands:
         done = run(*command.split(), ported)
         assert done.code in (0, 5, 7), (command, done.err)
@@ -333,14 +339,14 @@ READERS = (
     ("new internvl --vllm .", 0),
     ("pr internvl --vllm .", 0),
     ("init InternVLChatModel --vllm . --no-input -o ../draft.yaml", 0),
-    ("protocol --vllm .", 0),
-    ("tower qwen2_5_vl --vllm .", 0),
+    ("inspect --vllm .", 0),
+    ("inspect qwen2_5_vl --vllm .", 0),
     ("revert .", 0),
-    ("recover .", 0),
+    ("revert --unfinished .", 0),
     ("validate internvl", 0),
-    ("schema", 0),
+    ("validate --schema", 0),
     ("explain VCG101", 0),
-    ("regen internvl --check --into ../generated", 1),
+    ("new internvl --check --into ../generated", 1),
     ("budgets --trace ../trace.json", 3),
     ("doctor", None),  # what it finds is this environment's
 )
@@ -450,7 +456,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(run, small_tree, comm
 def test_a_deep_tower_is_refused(run, small_tree, text):
     tower = "from torch import nn\nclass H(nn.Module):\n    def forward(self, x, grid_thw):\n        return "
     (small_tree / HOSTILE).write_text(tower + text + "\n")
-    done = run("tower", "hostile:H", "--vllm", small_tree)
+    done = run("inspect", "hostile:H", "--vllm", small_tree)
     assert (done.code, f"{HOSTILE}:4:1: error[VCG412]" in done.err) == (4, True)
 
 

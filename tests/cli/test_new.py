@@ -333,7 +333,7 @@ def test_protocol(run, release, generation):
         ("new", "--vllm", "TREE", "--check"),
         ("new", "--check"),
         ("plan", "--vllm", "TREE"),
-        ("regen", "--diff"),
+        ("new", "--diff"),
     ],
     ids=" ".join,
 )

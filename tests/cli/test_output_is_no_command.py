@@ -72,7 +72,7 @@ def test_the_reading_of_a_runner():
 def test_a_descriptor_of_that_name_is_refused(run, name, format):
     path = Path(f"{name}.yaml")
     path.write_bytes(INTERNVL.read_bytes())
-    for command in (("validate", path), ("new", path), ("new", path, "--check"), ("regen", path, "--check")):
+    for command in (("validate", path), ("new", path), ("new", path, "--check")):
         done = run("--format", format, *command)
         assert (done.code, "VCG114" in done.out + done.err) == (3, True), done
         check(done, format)
@@ -122,10 +122,10 @@ def test_a_tree_of_that_name(run, small_tree, format):
         (("new", descriptor, "--vllm", tree), 0),
         (("new", descriptor, "--vllm", tree, "--check"), 0),
         (("pr", descriptor, "--vllm", tree), 0),
-        (("protocol", "--vllm", tree), 0),
-        (("regen", descriptor, "--check", "--into", folder / "generated"), 1),
+        (("inspect", "--vllm", tree), 0),
+        (("new", descriptor, "--check", "--into", folder / "generated"), 1),
         (("revert", tree), 0),
-        (("recover", tree), 0),
+        (("revert", "--unfinished", tree), 0),
     ):
         done = run("--format", format, *words)
         assert done.code == code, done

@@ -1,4 +1,4 @@
-"""`tower` on real towers: what crosses, what it is, and which lines endanger a capture."""
+"""`inspect` on real towers: what crosses, what it is, and which lines endanger a capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GLM = "glm4_1v:Glm4vVisionTransformer"
 
 
 def test_tower_of_a_descriptor(run):
-    done = run("tower", "qwen2_5_vl", "--vllm", "0.20.0")
+    done = run("inspect", "qwen2_5_vl", "--vllm", "0.20.0")
 
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(
@@ -20,12 +20,12 @@ def test_tower_of_a_descriptor(run):
         "  data: x    metadata: grid_thw\n\n  crosses the cut\n"
     )
     assert "hazards leave it with the metadata" in done.out
-    assert run("tower", "qwen2_5_vl", "--vllm", "0.20.0", "-v").out.count("\n") > done.out.count("\n")
+    assert run("inspect", "qwen2_5_vl", "--vllm", "0.20.0", "-v").out.count("\n") > done.out.count("\n")
 
 
 def test_tower_without_a_descriptor(run, release_tree):
     """Parameters are found by their names; each hazard stands on the line that is named."""
-    done = run("tower", GLM, "--vllm", "0.22.0", "--json")
+    done = run("inspect", GLM, "--vllm", "0.22.0", "--json")
 
     facts = json.loads(done.out)
     assert (done.code, facts["class"], facts["data"], facts["metadata"]) == (
@@ -59,13 +59,13 @@ def test_tower_without_a_descriptor(run, release_tree):
         (["glm4_1v:Glm4vVisionTransformr"], 4, "VCG420", "did you mean `Glm4vVisionTransformer`"),
         (["glm4_1w:Glm4vVisionTransformer"], 4, "VCG420", "glm4_1v"),
         ([GLM, "--entry", "run"], 4, "VCG450", "has no method `run`"),
-        ([GLM, "--entry", "run"], 4, "VCG450", "with `tower --entry`; the class has `forward`"),
+        ([GLM, "--entry", "run"], 4, "VCG450", "with `inspect --entry`; the class has `forward`"),
         ([GLM, "--metadata", "grid"], 4, "VCG451", "`grid`"),
         ([GLM, "--data", "pixels"], 4, "VCG451", "`pixels`"),
     ],
 )
 def test_what_cannot_be_sliced(run, arguments, code, diagnostic, said):
-    done = run("tower", *arguments, "--vllm", "0.22.0")
+    done = run("inspect", *arguments, "--vllm", "0.22.0")
 
     assert (done.code, done.out) == (code, "")
     assert f"error[{diagnostic}]" in done.err

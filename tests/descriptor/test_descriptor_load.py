@@ -14,6 +14,7 @@ from descriptor_documents import DOCUMENTS, PATHS, TILES
 from test_descriptor_mistakes import MISTAKES, Mistake
 
 from scaffold.descriptor import json_schema, load_descriptor, load_descriptor_text, shipped_names
+from scaffold.descriptor.load import shipped_path
 from scaffold.diagnostics import DiagnosticError
 from scaffold.diagnostics.catalogue import all_codes
 
@@ -183,3 +184,15 @@ def test_rows_of_patches_have_none_beside_their_grid(key: str) -> None:
     assert (problem.code, "no rows beside the patches" in problem.message) == ("VCG343", True)
     assert problem.span is not None
     assert changed.splitlines()[problem.span.line - 1][problem.span.column - 1 :].startswith(key.partition(":")[0])
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_misspelt_layout_is_one_mistake(name: str) -> None:
+    """The other sections are read as those of the layout that was meant."""
+    path = shipped_path(name)
+    assert path is not None
+    text, count = re.subn(r"^(layout: \w+)\w\b", r"\1", path.read_text("utf-8"), flags=re.MULTILINE)
+    assert count == 1
+    with pytest.raises(DiagnosticError) as refused:
+        load_descriptor_text(text, "mine.yaml")
+    assert [found.code for found in refused.value.diagnostics if found.exit] == ["VCG204"]

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> Non
     code, said = hooks()
     assert (code, said.count("error[")) == (1, 1), said
     assert "error[VCG535]" in said
-    (again,) = re.findall(r"`vitcg-scaffold (regen [^`]+)`", said)
+    (again,) = re.findall(r"`vitcg-scaffold (new [^`]+)`", said)
     subprocess.run(["vitcg-scaffold", *again.split()], cwd=repository, env=environment, check=True, capture_output=True)
 
     code, said = hooks()
@@ -109,22 +109,66 @@ def test_alerts_are_written_and_then_the_job_fails(repository: Path, tmp_path: P
     assert steps[-1] == {"if": "steps.validate.outcome == 'failure'", "run": "exit 1"}
 
 
-def workflow_files(folder: Path) -> Iterator[Path]:
-    yield from WORKFLOWS
-    for name, text in EXAMPLES.items():
-        if "workflows" in name:
-            place = folder / Path(name).name
-            place.write_text(text)
-            yield place
-
-
-def test_workflows_are_right_to_actionlint(tmp_path: Path) -> None:
-    linter = shutil.which("actionlint")
+def lint(home: Path) -> str:
+    """What actionlint says of the workflows of a repository."""
+    linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if linter is None:
-        pytest.skip("actionlint is not installed")
-    files = list(workflow_files(tmp_path))
-    done = subprocess.run([linter, "-no-color", *map(str, files)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+        pytest.skip("actionlint is not installed: it comes with the `dev` extra")
+    done = subprocess.run([linter, "-no-color"], cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert bool(done.stdout) == bool(done.returncode)
+    return done.stdout
+
+
+def test_workflows_are_right_to_actionlint(repository: Path) -> None:
+    """The project's own and the page's. The action is a local one here, so that its inputs are looked at."""
+    shutil.copy(ROOT / "action.yml", repository)
+    folder = repository / ".github/workflows"
+    folder.mkdir(parents=True)
+    texts = {path.name: path.read_text() for path in WORKFLOWS}
+    texts |= {Path(name).name: text for name, text in EXAMPLES.items() if "workflows" in name}
+    assert len(texts) == len(WORKFLOWS) + 2
+    (step,) = re.findall(r"^```yaml\n(- uses: .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    frame = "on: push\njobs:\n  ports:\n    runs-on: ubuntu-latest\n    steps:\n"
+    texts["readme.yml"] = frame + textwrap.indent(step, " " * 6)
+    assert texts["ports.yml"].count("OWNER/vitcg-scaffold@v0") == 2
+    for name, text in texts.items():
+        (folder / name).write_text(text.replace("OWNER/vitcg-scaffold@v0", "./"))
+    assert lint(repository) == ""
+    wrong = texts["ports.yml"].replace("OWNER/vitcg-scaffold@v0", "./").replace("extras:", "extra:")
+    (folder / "ports.yml").write_text(wrong)
+    assert 'input "extra" is not defined' in lint(repository)
+
+
+def test_the_action_installs_what_it_runs(repository: Path, tmp_path: Path) -> None:
+    """Both steps of the action by their own shell, in an empty environment: the action's folder is the package."""
+    steps = {step["name"]: step for step in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"][1:]}
+    assert list(steps) == ["Install", "Run"]
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    path = {"PATH": f"{tmp_path / 'empty/bin'}:/usr/bin:/bin"}
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "HOME"))}
+
+    def run(step: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        assert set(inputs) == set(steps[step]["env"])
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", steps[step]["run"]]  # as a runner calls it
+        return subprocess.run(
+            shell, cwd=repository, env=kept | path | inputs, capture_output=True, text=True, check=False
+        )
+
+    example = yaml.safe_load(EXAMPLES[".github/workflows/ports.yml"])["jobs"]["ports"]["steps"]
+    command = example[1]["with"]["command"]
+    done = run("Install", SOURCE=str(ROOT), EXTRAS="")
+    assert done.returncode == 0, done.stderr
+    done = run("Run", COMMAND=command)
+    assert (done.returncode, done.stdout) == (0, "")
+    (repository / "descriptors/mymodel.yaml").write_text("schema: 1\n")
+    done = run("Run", COMMAND=command)
+    assert (done.returncode, "::error file=descriptors/mymodel.yaml,line=1" in done.stdout) == (3, True)
+    # With an extra, pip is asked for it. The program in its place says what it was asked for.
+    (tmp_path / "empty/bin/python").unlink()
+    (tmp_path / "empty/bin/python").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (tmp_path / "empty/bin/python").chmod(0o755)
+    assert run("Install", SOURCE="/a b", EXTRAS="cpu").stdout == "-m|pip|install|--quiet|/a b[cpu]|"
 
 
 def test_workflows_call_targets_that_make_knows() -> None:

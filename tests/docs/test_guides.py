@@ -27,7 +27,7 @@ import pytest
 import test_tutorial
 from markdown_it import MarkdownIt
 
-from scaffold.cli.app import COMMANDS, cli
+from scaffold.cli.app import COMMANDS, FORMER, cli
 from scaffold.protocol.cache import cache_root
 
 ROOT = operator_page.ROOT
@@ -192,6 +192,8 @@ def test_a_page_names_commands_and_options_that_exist(page: Path) -> None:
     for _, name, *words in named_on(page):
         if name.startswith("-"):
             continue
+        if page.parent.name == "measured":  # a record of what was typed then
+            name = FORMER.get(name, (name,))[0]  # noqa: PLW2901
         assert name in COMMANDS, f"{name_of(page)}: {name}"
         context = click.Context(cli)
         context.meta["scaffold.invoking"] = True

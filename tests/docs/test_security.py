@@ -19,7 +19,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     ),
     "`tests/docs/test_security.py` names the test": ("docs/test_security.py::test_every_test_is_there",),
     # -- which commands run a tree's code
-    "| `init`, `plan`, `tower`": (READERS, "cli/test_hostile.py::test_the_watch_sees_what_is_executed"),
+    "| `init`, `plan`, `inspect`": (READERS, "cli/test_hostile.py::test_the_watch_sees_what_is_executed"),
     "| `new` with a folder, or": (
         READERS,
         "cli/test_new_proof.py::test_looking_runs_nothing",
@@ -154,7 +154,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "publish/test_publish_failures.py::test_one_failing_call",
         "publish/test_publish_kill.py::test_sigkill_at_every_call",
     ),
-    "After a kill, `recover` repairs": ("publish/test_publish_kill.py::test_sigkill_at_every_call",),
+    "After a kill, `revert` repairs": ("publish/test_publish_kill.py::test_sigkill_at_every_call",),
     # -- what the plugin does
     "`pip install` puts the plugin into every process": ("plugin/test_operators.py::test_pip_installs_and_uninstalls",),
     "It waits for a runner that is about to make encoder graphs": (

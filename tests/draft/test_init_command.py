@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from scaffold.cli.app import main
@@ -55,7 +56,9 @@ class TestOutput:
     def test_to_standard_output(self, run, tree):
         code, out, err = run("init", ARCH, "--vllm", tree)
         assert code == 0
-        assert out.startswith("# InternVLChatModel: drafted from the sources of vLLM 0.22.0.")
+        editors, title, *_ = out.splitlines()
+        assert editors.startswith("# yaml-language-server: $schema=file:///")
+        assert title.startswith("# InternVLChatModel: drafted from the sources of vLLM 0.22.0.")
         assert "  k: TODO\n" in out
         assert "warning[VCG390]: `let.k` is an open question" in err
         assert "1 of 1 question open" in err
@@ -72,7 +75,7 @@ class TestOutput:
         code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
         assert code == 0
         assert "1 question, all answered. Next: `vitcg-scaffold plan my.yaml --vllm" in err
-        assert "my.yaml:7:9: info[VCG487]" in err
+        assert "my.yaml:8:9: info[VCG487]" in err
         assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
         assert run("validate", "my.yaml")[0] == 0
 
@@ -171,6 +174,21 @@ def test_a_release_without_the_graphs_is_not_fetched(case, run, monkeypatch, tmp
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize(
+    ("release", "lacks"), [("0.21.0", "cut (0.22.0), crops (0.22.0), rows (0.23.0)"), ("0.22.0", "rows (0.23.0)")]
+)
+def test_layouts_that_a_release_lacks_are_named_before_it_is_fetched(release, lacks, run, monkeypatch) -> None:
+    def fetch(*_: object) -> None:
+        raise click.UsageError("this would fetch")
+
+    monkeypatch.setattr("scaffold.cli.init.open_target", fetch)
+    code, _, err = run("init", ARCH, "--vllm", release)
+    first, *rest = err.splitlines()
+    assert (code, first.endswith(f"or later: {lacks}"), "this would fetch" in rest[-1]) == (2, True, True)
+    assert "brackets" not in run("init", ARCH, "--vllm", "0.23.0")[2]
+    assert "brackets" not in run("init", ARCH, "--vllm", release, "--layout", "tiles")[2]
+
+
 def typed(err: str) -> list[str]:
     """The arguments of the command that a run names as the next one."""
     _, found, rest = err.rpartition("Next: `vitcg-scaffold ")
@@ -203,6 +221,9 @@ def test_a_refusal_leaves_a_file_to_start_from(run, tree):
     assert (code, out) == (4, "")
     assert "error[VCG483]: the model is beyond the layouts" in err
     assert not list(Path().iterdir())
+    hint = "No layout fits. For a file with what is known of the model: vitcg-scaffold init Phi3VForCausalLM --vllm "
+    assert f"{hint}{tree} -o start.yaml\n" in err
+    err = err.replace(f"{hint}{tree} -o start.yaml\n", "")
 
     code, out, again = run("init", "Phi3VForCausalLM", "--vllm", tree, "-o", "my.yaml")
     assert code == 4

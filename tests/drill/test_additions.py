@@ -1,6 +1,6 @@
 """What a person edits to add a model, a layout key, a tuning, an error or a generation: done on a copy, and counted.
 
-What commands write is not counted: `regen`, `docs/reference/`, `make matrix`. Each addition must take effect.
+What commands write is not counted: `new --all`, `docs/reference/`, `make matrix`. Each addition must take effect.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def test_a_model_is_one_file(copy: Copy) -> None:
     drafted = (REPOSITORY / "tests/cut/dots_ocr.yaml").read_text("utf-8")
     (copy.root / "scaffold/descriptor/shipped/dots_ocr.yaml").write_text(f"# dots.ocr: rows of patches.\n{drafted}")
 
-    copy.python("-m", "scaffold.cli", "regen")
+    copy.python("-m", "scaffold.cli", "new", "--all")
 
-    copy.python("-m", "scaffold.cli", "regen", "--check")
+    copy.python("-m", "scaffold.cli", "new", "--all", "--check")
     assert (copy.root / "generated/vitcg_adapters/v0_30/dots_ocr.py").is_file()
     shown = copy.python(
         "-c",
@@ -167,7 +167,7 @@ def test_a_layout_key_is_four_files(copy: Copy) -> None:
     descriptor = "scaffold/descriptor/shipped/llava.yaml"
     copy.replace(descriptor, "text_config.hidden_size}", "text_config.hidden_size, parts: 2}")
 
-    copy.python("-m", "scaffold.cli", "regen")
+    copy.python("-m", "scaffold.cli", "new", "--all")
     copy.python("docs/reference/generate.py")
 
     adapter = (copy.root / "generated/vitcg_adapters/v0_30/llava.py").read_text("utf-8")

@@ -150,9 +150,9 @@ def test_every_adapter_of_the_installed_wheel_loads(installed, tmp_path, generat
     ("arguments", "said"),
     [
         (["--help"], "Usage: vitcg-scaffold"),
-        (["schema"], '"$schema"'),
+        (["validate", "--schema"], '"$schema"'),
         (["validate", "internvl"], "1 descriptor checked, no error found"),
-        (["regen", "internvl", "--into", "out"], "changed  out/vitcg_adapters/v0_30/internvl.py"),
+        (["new", "internvl", "--into", "out"], "changed  out/vitcg_adapters/v0_30/internvl.py"),
     ],
 )
 def test_the_installed_command_runs(installed, tmp_path, arguments, said):
@@ -160,3 +160,14 @@ def test_the_installed_command_runs(installed, tmp_path, arguments, said):
 
     assert done.returncode == 0, done.stderr
     assert said in done.stdout + done.stderr
+
+
+def test_a_draft_leads_editors_to_the_schema_in_the_wheel(installed, tmp_path, release_tree):
+    """The first line of a draft is the address of a file that the wheel has, and that is what the tool prints."""
+    tree = release_tree("0.22.0").root
+    done = run(installed / "vitcg-scaffold", "init", "InternVLChatModel", "--vllm", tree, "--no-input", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    address = done.stdout.splitlines()[0].removeprefix("# yaml-language-server: $schema=file://")
+    assert Path(address).is_relative_to(installed.parent.resolve())
+    printed = run(installed / "vitcg-scaffold", "validate", "--schema", cwd=tmp_path).stdout
+    assert Path(address).read_text(encoding="utf-8") == printed

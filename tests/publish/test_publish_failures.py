@@ -171,7 +171,7 @@ def test_a_disk_that_dies_leaves_what_recover_needs(job: str, tmp_path: Path, mo
                 (diagnostic,) = error.diagnostics
                 codes.append(diagnostic.code)
             if codes[-1] == "VCG704":
-                assert f"vitcg-scaffold recover {shlex.quote(str(root))}`" in (diagnostic.help or "")
+                assert f"vitcg-scaffold revert --unfinished {shlex.quote(str(root))}`" in (diagnostic.help or "")
                 with pytest.raises(DiagnosticError, match="VCG704"):
                     recover(root)
         if codes[-1] == "VCG704":

@@ -30,7 +30,7 @@ class Result:
 
 
 class Scene:
-    """`descriptor` is a copy of the shipped InternVL; `folder` is what `regen` makes of it, beside it."""
+    """`descriptor` is a copy of the shipped InternVL; `folder` is what `new` makes of it, beside it."""
 
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.descriptor = root / "my_model.yaml"
@@ -39,7 +39,9 @@ class Scene:
         self.descriptor.write_text((SHIPPED / "internvl.yaml").read_text("utf-8"), "utf-8")
 
     def regen(self, *arguments: str, format: str = "text") -> Result:
-        return self.run("regen", "--into", str(self.folder), *arguments, format=format)
+        """`new` without a tree: with the descriptors in `arguments`, or with all of the manifest."""
+        everything = [] if any(not word.startswith("-") for word in arguments) else ["--all"]
+        return self.run("new", "--into", str(self.folder), *everything, *arguments, format=format)
 
     def run(self, *arguments: str, format: str = "text") -> Result:
         with pytest.raises(SystemExit) as caught:

@@ -34,7 +34,7 @@ SURROUNDINGS: dict[str, tuple[dict[str, str], int, bool]] = {
 def generate(folder: Path, extra: dict[str, str], umask: int, cwd: Path) -> dict[str, bytes]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **extra}
     subprocess.run(
-        [sys.executable, "-m", "scaffold.cli", "-q", "regen", "--into", os.path.relpath(folder, cwd), "internvl"],
+        [sys.executable, "-m", "scaffold.cli", "-q", "new", "--into", os.path.relpath(folder, cwd), "internvl"],
         cwd=cwd,
         env=environment,
         umask=umask,
@@ -74,7 +74,16 @@ def test_every_shipped_model_is_the_same_in_odd_surroundings(tmp_path: Path) -> 
     (tmp_path / "ruff.toml").write_text("line-length = 40\n", "utf-8")
     extra = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [sys.executable, "-m", "scaffold.cli", "regen", "--check", "--into", os.path.relpath(GENERATED, tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "scaffold.cli",
+            "new",
+            "--all",
+            "--check",
+            "--into",
+            os.path.relpath(GENERATED, tmp_path),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "77", "TMPDIR": str(tmp_path), **extra},
         umask=0o077,
@@ -129,7 +138,7 @@ def test_comments_of_a_descriptor_are_not_in_the_hash(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not GENERATED.is_dir(), reason="not a checkout")
 def test_repository_is_up_to_date() -> None:
-    """The same as `vitcg-scaffold regen --check`; everything that is shipped is in it."""
+    """The same as `vitcg-scaffold new --all --check`; everything that is shipped is in it."""
     plan = plan_regeneration(GENERATED)
 
     assert [f"{item.code} {item.message}" for item in plan.drift] == []

@@ -1,4 +1,4 @@
-"""What `regen --check` sees, what it says to do, and that `regen` does it."""
+"""What `new --all --check` sees, what it says to do, and that a run does it."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _lose_manifest(scene: Scene) -> None:
 
 #: What happens to the folder -> the codes, the path that is named, and what the help must offer.
 DRIFTS: list[tuple[Callable[[Scene], None], set[str], str, str]] = [
-    (_outdate, {"VCG530"}, DOCS, "run `vitcg-scaffold regen --into"),
-    (_remove, {"VCG531"}, ADAPTER, "run `vitcg-scaffold regen --into"),
+    (_outdate, {"VCG530"}, DOCS, "run `vitcg-scaffold new --into"),
+    (_remove, {"VCG531"}, ADAPTER, "run `vitcg-scaffold new --into"),
     (_leave_over, {"VCG530", "VCG532"}, "examples/offline.py", "which removes it"),
     (_add_foreign, {"VCG532"}, "docs/notes.md", "rm "),
     (_edit, {"VCG533"}, ADAPTER, "version control protects it"),
     (_edit_header, {"VCG533"}, ADAPTER, "version control protects it"),
-    (_tamper_with_manifest, {"VCG530"}, "MANIFEST.json", "run `vitcg-scaffold regen --into"),
+    (_tamper_with_manifest, {"VCG530"}, "MANIFEST.json", "run `vitcg-scaffold new --into"),
 ]
 
 
@@ -207,15 +207,15 @@ def test_a_folder_that_nobody_generated_into_is_one_error(arguments, scene: Scen
     monkeypatch.chdir(home)
     (home / "descriptors" / "mine.yaml").write_text(scene.descriptor.read_text("utf-8"), "utf-8")
 
-    result = scene.run("regen", *arguments, format="json")
+    result = scene.run("new", "--all", *arguments, format="json")
 
     assert (result.exit, result.codes) == (3, ["VCG535"])
     assert not (home / "generated").exists()
     (found,) = json.loads(result.out)["diagnostics"]
-    assert found["help"].endswith("`vitcg-scaffold regen descriptors/mine.yaml`")
+    assert found["help"].endswith("`vitcg-scaffold new descriptors/mine.yaml`")
     # As it was printed, and from then on the check is of these descriptors.
-    assert scene.run("regen", "descriptors/mine.yaml").exit == 0
-    checked = scene.run("regen", "--check")
+    assert scene.run("new", "descriptors/mine.yaml").exit == 0
+    checked = scene.run("new", "--all", "--check")
     assert (checked.exit, "from 1 descriptors" in checked.out) == (0, True)
 
 

@@ -43,9 +43,9 @@ def test_committed_edit_is_overwritten_and_comes_back(scene: Scene, tmp_path: Pa
 
 
 @pytest.mark.parametrize("in_git", [False, True])
-@pytest.mark.parametrize("command", ["regen", "new"])
+@pytest.mark.parametrize("named", [False, True])
 def test_edit_that_only_exists_there_stops_the_whole_run(
-    scene: Scene, tmp_path: Path, in_git: bool, command: str
+    scene: Scene, tmp_path: Path, in_git: bool, named: bool
 ) -> None:
     """Also files without an edit stay: all or nothing."""
     if in_git:
@@ -54,7 +54,7 @@ def test_edit_that_only_exists_there_stops_the_whole_run(
     edited = scene.edit(ADAPTER, OLD, NEW)
     scene.change_descriptor("budget: {min: k, why: One tile.}", "budget: {min: 2 * k}")
     before = scene.content()
-    arguments = (command, str(scene.descriptor), "--into", str(scene.folder))
+    arguments = ("new", str(scene.descriptor) if named else "--all", "--into", str(scene.folder))
 
     refused = scene.run(*arguments, format="json")
 

@@ -97,7 +97,7 @@ def test_manifest_states_the_digests_where_it_is_asked_to(scene: Scene) -> None:
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
-HEADER = {"source": "a.yaml", "command": "vitcg-scaffold regen a", "spec": "0" * 16}
+HEADER = {"source": "a.yaml", "command": "vitcg-scaffold new a", "spec": "0" * 16}
 
 
 @pytest.mark.parametrize("path", ["a/b.py", "a/b.md", ".gitattributes"])
@@ -106,7 +106,7 @@ def test_header_is_read_back(path: str) -> None:
     found = read_header(path, text)
 
     assert found is not None
-    assert (found[0].source, found[0].command, found[1]) == ("a.yaml", "vitcg-scaffold regen a", "body\n")
+    assert (found[0].source, found[0].command, found[1]) == ("a.yaml", "vitcg-scaffold new a", "body\n")
     assert is_unedited(path, text.encode())
 
 

@@ -1,4 +1,4 @@
-"""The text that `vitcg-scaffold tower` prints."""
+"""The text that `vitcg-scaffold inspect` prints."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG505",
         "a file was changed after a run was killed",
-        "`recover` restores the bytes from before the killed run. This file holds neither those nor the run's own, so "
+        "`revert` restores the bytes from before the killed run. This file holds neither those nor the run's own, so "
         "someone has edited it since. The tool restored nothing. Save the edits, then use `--force` to drop them in "
         "the tree.",
     ),
@@ -94,25 +94,25 @@ CODES: tuple[Code, ...] = (
         "VCG530",
         "a generated file is out of date",
         "An earlier run wrote the file and its bytes are still that run's, but the descriptor, a template or the tool "
-        "has changed since. The difference shows how. `vitcg-scaffold regen` writes the new file.",
+        "has changed since. The difference shows how. `vitcg-scaffold new --all` writes the new file.",
     ),
     Code(
         "VCG531",
         "a generated file is missing",
-        "A descriptor asks for this file and it is not there. `vitcg-scaffold regen` writes it. Where the manifest has "
-        "the digests of older generations (`built`), their files need not be there.",
+        "A descriptor asks for this file and it is not there. `vitcg-scaffold new --all` writes it. Where the "
+        "manifest has the digests of older generations (`built`), their files need not be there.",
     ),
     Code(
         "VCG532",
         "a file is left over",
-        "No descriptor asks for this file. `vitcg-scaffold regen` removes a file that an earlier run wrote, if its "
+        "No descriptor asks for this file. `vitcg-scaffold new --all` removes a file that an earlier run wrote, if its "
         "bytes are still that run's. It never removes any other file: move it out of the folder, which holds output "
         "only.",
     ),
     Code(
         "VCG533",
         "a generated file was edited by hand",
-        "The file's bytes do not have the hash in its own header. `vitcg-scaffold regen` overwrites it: generated "
+        "The file's bytes do not have the hash in its own header. `vitcg-scaffold new --all` overwrites it: generated "
         "files are changed in the descriptor or in a template. Version control protects the edit, and one that is not "
         "committed is refused (VCG507) without `--allow-dirty`; `vitcg-scaffold revert` restores it in any case.",
     ),
@@ -121,7 +121,7 @@ CODES: tuple[Code, ...] = (
         "the manifest cannot be trusted",
         "`MANIFEST.json` is not one that this tool writes: it is no JSON, of another schema, or names something that "
         "is no descriptor, or no digest. Nothing in it is used. Restore it from git, or delete it and name the "
-        "descriptors again: `vitcg-scaffold regen shipped`, for example.",
+        "descriptors again: `vitcg-scaffold new shipped`, for example.",
     ),
     Code(
         "VCG535",

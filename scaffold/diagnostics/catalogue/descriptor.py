@@ -99,7 +99,7 @@ CODES: tuple[Code, ...] = (
         "VCG201",
         "a key is unknown",
         "Unknown keys are errors, because a misspelt one would be ignored in silence. The message names the nearest "
-        "known key; `vitcg-scaffold schema` prints all of them.",
+        "known key; `vitcg-scaffold validate --schema` prints all of them.",
     ),
     Code(
         "VCG202",

@@ -8,7 +8,7 @@ CODES: tuple[Code, ...] = (
         "the tower does not fit the descriptor",
         "The generated methods record buffers by the descriptor's names, and ask the tower's metadata method for room "
         "by its parameters. The tree's tower lacks one of them, or has one that the descriptor does not name. "
-        "`vitcg-scaffold tower` shows what it has: correct `buffers` and `attention`, or use a release that fits.",
+        "`vitcg-scaffold inspect` shows what it has: correct `buffers` and `attention`, or use a release that fits.",
     ),
     Code(
         "VCG419",

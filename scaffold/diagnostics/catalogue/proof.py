@@ -93,7 +93,7 @@ CODES: tuple[Code, ...] = (
         "VCG625",
         "the tool itself failed",
         "The tool met an error that nobody foresaw: a bug, with the exit code of a refused proof. Run again with "
-        "--debug and report the traceback. `vitcg-scaffold recover` repairs a run that was writing.",
+        "--debug and report the traceback. `vitcg-scaffold revert --unfinished` repairs a run that was writing.",
     ),
     Code(
         "VCG626",

@@ -25,8 +25,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG704",
         "a half-written run could not be rolled back",
-        "A run failed, and undoing it failed too (or its repair by `recover` did). The journal in `.vitcg-scaffold` "
-        "still has all that is needed: remove the cause, then run `vitcg-scaffold recover`.",
+        "A run failed, and undoing it failed too (or its repair by `revert` did). The journal in `.vitcg-scaffold` "
+        "still has all that is needed: remove the cause, then run `vitcg-scaffold revert --unfinished`.",
     ),
     Code(
         "VCG705",
@@ -37,8 +37,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG706",
         "an earlier run was killed while it wrote",
-        "The tree may hold some files from before and some from after that run. `vitcg-scaffold recover` restores "
-        "the state before it. Every command that writes refuses until then.",
+        "The tree may hold some files from before and some from after that run. `vitcg-scaffold revert` restores the "
+        "state before it. Every command that writes refuses until then.",
     ),
     Code(
         "VCG707",

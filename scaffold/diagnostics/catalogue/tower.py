@@ -8,15 +8,15 @@ CODES: tuple[Code, ...] = (
         "the tower's class or method is not there",
         "The tool looks for the tower's class in the model's module (`tower.class` in a descriptor), and for the "
         "method that takes pixels and grid in that class (`tower.entry`, `forward` by default; `--entry` of "
-        "`vitcg-scaffold tower`). The help lists what is there. A release may have renamed it. A layout without "
-        "metadata names no tower: give `vitcg-scaffold tower` MODULE:CLASS there.",
+        "`vitcg-scaffold inspect`). The help lists what is there. A release may have renamed it. A layout without "
+        "metadata names no tower: give `vitcg-scaffold inspect` MODULE:CLASS there.",
     ),
     Code(
         "VCG451",
         "a data or metadata parameter is missing or unnamed",
         "The slice needs to know which parameters of the tower follow the pixels (data), and which follow the grid "
         "(metadata). Name every parameter without a default as one of the two: `tower.data` and `tower.metadata` in a "
-        "descriptor, `--data` and `--metadata` of `vitcg-scaffold tower`.",
+        "descriptor, `--data` and `--metadata` of `vitcg-scaffold inspect`.",
     ),
     Code(
         "VCG452",
