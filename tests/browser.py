@@ -86,6 +86,8 @@ class Browser:
         self.run("window.left = true")
         self.call("Page.navigate", url=address)
         self.wait("!window.left && document.readyState === 'complete'")
+        # No colour or place on its way to another one.
+        self.run("document.head.insertAdjacentHTML('beforeend', '<style>* { transition: none !important }</style>')")
 
     def picture(self, file: Path) -> None:
         """The visible part as a PNG."""
