@@ -30,8 +30,8 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
         metavar="PATH|RELEASE|installed",
         required=required,
         shell_complete=_complete_target,
-        help="Use this vLLM tree: a checkout or another folder with the package, a release such as 0.22.0 (fetched once), "
-        "or the installed package.",
+        help="Use this vLLM tree: a checkout or another folder with the package, a release such as 0.22.0 (fetched "
+        "once), or the installed package.",
     )
 
 
