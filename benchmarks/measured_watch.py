@@ -20,11 +20,10 @@ def pages() -> list[Page]:
         return []
     text = document(
         "# Drafts from a recording",
-        """`init` drafts a descriptor from a model's sources. A second way drafts it from a recording of a run of that
-        model, made small. It is off: users get the first. Each release's table counts the architectures that the
+        """`init` drafts a descriptor from a recording of a run of the model, made small. Where that gives no draft, and
+        with `--no-run`, it drafts from the model's sources. Each release's table counts the architectures that the
         sources draft and whose run was recorded, by the layout of the draft from the sources.""",
-        """* *same*: both say the same of the model, with the first candidate of every question. `explicit`,
-  which no recording gives yet, is left out
+        """* *same*: both say the same of the model, with the first candidate of every question
 * *other*: they say it otherwise. Most often it is another attribute with the same number, or `cut` for `tiles`
 * *sources alone*: the recording gives no draft
 * *pass*: the numerical proof of the port of the recorded draft. *none*: it has not run, or nothing could build the

@@ -5,7 +5,7 @@
     python benchmarks/watch_drafts.py --recordings FOLDER --verify    # and prove what has no verdict yet
 
 Both drafts get the first candidate of each question. With `--layout`, only architectures that `init` drafts so.
-Two drafts are the same if they say the same of the model, in all sections but `integration` and `explicit`. `numeric`
+Two drafts are the same if they say the same of the model, in all sections but `integration`. `numeric`
 is the verdict on the port of the recorded draft. An earlier one on the same code holds, also that of
 `benchmarks/reach.py`. Results go to benchmarks/results/watch_drafts_RELEASE.json after each row.
 """
@@ -115,9 +115,9 @@ def answered(tree: SourceTree, name: str, recording: Recording, given: Mapping[s
 
 
 def said(draft: Draft) -> dict[str, Any]:
-    """The sections of a draft but `integration`, and `explicit`, which no recording gives yet."""
+    """The sections of a draft but `integration`."""
     sections: dict[str, Any] = yaml.safe_load(draft.text)
-    return {key: value for key, value in sections.items() if key not in ("integration", "explicit")}
+    return {key: value for key, value in sections.items() if key != "integration"}
 
 
 def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:

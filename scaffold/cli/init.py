@@ -1,10 +1,11 @@
-"""`vitcg-scaffold init`: draft a descriptor from a model's own source."""
+"""`vitcg-scaffold init`: draft a descriptor from a run of a model, or from its source."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,23 +27,26 @@ from scaffold.cli.options import (
     trust_option,
 )
 from scaffold.cli.output import write_output
-from scaffold.cli.watching import StatusLine
+from scaffold.cli.watching import TimedLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
+    from scaffold.watch import Recording
 
 
 #: The name of a draft without a file, in diagnostics.
 _STDOUT = "<draft>"
+#: Layouts that no recording is drafted as.
+_UNRECORDED = ("tiles", "paths")
 
 
 @click.command(
     "init",
     epilog=examples(
         "init Qwen2VLForConditionalGeneration --vllm 0.21.0 -o qwen2_vl.yaml",
-        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
+        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --no-run --answer let.k=self.num_image_token",
     ),
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
@@ -64,11 +68,8 @@ _STDOUT = "<draft>"
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
-@click.option(
-    "--show-recording",
-    is_flag=True,
-    help="Draft nothing: run the model on a few items, and print which calls it made. This runs the tree's code.",
-)
+@click.option("--no-run", is_flag=True, help="Run none of the tree's code: draft from the model's source alone.")
+@click.option("--show-recording", is_flag=True, help="Draft nothing: print which calls the model made.")
 @click.option("--json", "as_json", is_flag=True, help="Print the recording as JSON.")
 @recipe_option()
 @config_option()
@@ -85,6 +86,7 @@ def command(
     no_input: bool,
     yes: bool,
     force: bool,
+    no_run: bool,
     show_recording: bool,
     as_json: bool,
     recipe: str | None,
@@ -92,55 +94,55 @@ def command(
     values: dict[str, Any],
     trust_remote_code: bool,
 ) -> None:
-    """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
+    """Draft a descriptor of a model from a run of it. This runs the tree's code, as `verify` does.
 
-    With --show-recording it runs the tree's code instead, with your rights and in a process of its own, as `verify`
-    does: --recipe, --config, --set and --trust-remote-code build the tiny model there.
+    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. `init` makes it small,
+    with random weights, runs it on a few items of each modality, and drafts from the calls that it saw: with your
+    rights, in a process of its own. --recipe, --config, --set and --trust-remote-code build the model. A draft comes
+    from the source alone where the run gives none, and with --no-run or the layouts `tiles` and `paths`.
 
-    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. A comment beside each
-    value names the line that shows it. On a terminal `init` asks for every value that the source does not show: an
+    A comment beside each value says what showed it. On a terminal `init` asks for every value that nothing shows: an
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
     `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
     without one exits with 3. Where no layout fits, the output file gets what is known of the model and what is in the
     way; no command takes it for a descriptor.
     """
-    from scaffold.draft import NoDraft, draft_descriptor, find_shipped, interview, refuse_release
+    from scaffold.draft import NoDraft, draft_descriptor, find_shipped, interview, refuse_model, refuse_release
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
-    building = recipe or config or values or trust_remote_code
-    if not show_recording and (as_json or building):
-        raise click.UsageError("--json, --recipe, --config, --set and --trust-remote-code go with --show-recording.")
+    building = {"recipe": recipe, "config": config, "values": values, "trust_remote_code": trust_remote_code}
+    unrun = no_run or layout in _UNRECORDED
+    if as_json and not show_recording:
+        raise click.UsageError("--json goes with --show-recording.")
+    if unrun and (show_recording or any(building.values())):
+        raise click.UsageError(f"Nothing runs with {'--no-run' if no_run else f'--layout {layout}'}.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
     if lacks := refuse_release(vllm, layout):
         console.note(lacks)
     tree = open_target(console, vllm).tree
+    check_trusted(trust_remote_code, config)
     if show_recording:
-        check_trusted(trust_remote_code, config)
-        _show_recording(
-            console,
-            tree,
-            model,
-            as_json,
-            recipe=recipe,
-            config=config,
-            values=values,
-            trust_remote_code=trust_remote_code,
-        )
+        _show_recording(console, _record(console, tree, model, building), as_json)
         return
     shipped = find_shipped(tree, model)
-    if shipped is not None:
-        console.report([shipped])
+    try:
+        refuse_model(tree, model)
+        recording = None if unrun else _recorded(console, tree, model, building)
+    finally:  # behind the line that code runs, which is the first
+        if shipped is not None:
+            console.report([shipped])
     header = _editor_line(output)
     try:
         if yes:
-            draft = interview(tree, model, answers, partial(_take_first, console), layout)
+            draft = interview(tree, model, answers, partial(_take_first, console), layout, recording=recording)
         elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
-            draft = interview(tree, model, answers, partial(_ask, console), layout, partial(_refuse, console))
+            refuse = partial(_refuse, console)
+            draft = interview(tree, model, answers, partial(_ask, console), layout, refuse, recording)
         else:
-            draft = draft_descriptor(tree, model, answers, layout)
+            draft = draft_descriptor(tree, model, answers, layout, recording)
     except NoDraft as refusal:
         if output is not None:
             write_output(output, header + refusal.start)
@@ -160,7 +162,8 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    _say_next(console, draft, output, vllm, command_line("init", model, "--vllm", vllm, *_again(given, layout, yes)))
+    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, no_run, building))
+    _say_next(console, draft, output, vllm, command_line(*again))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -191,16 +194,38 @@ def _below(header: str, draft: Draft) -> Draft:
     return replace(draft, text=header + draft.text, notes=tuple(moved))
 
 
-def _show_recording(console: Console, tree: SourceTree, model: str, as_json: bool, **building: Any) -> None:
-    """Record the model, and print its calls."""
+def _record(console: Console, tree: SourceTree, model: str, building: dict[str, Any]) -> Recording:
+    """A recording of the model. The first line says that code runs."""
     from scaffold.verify.numeric import record_run
-    from scaffold.watch import show_recording
     from scaffold.workflow import recording_request
 
-    console.note(f"Runs the code of {tree.label}: its model with tiny random weights, in a process of its own.")
     request = recording_request(tree, model, **building)
-    with StatusLine(console) as status:
-        recording = record_run(request, watch=status)
+    console.note(f"Runs the code of {tree.label}: its model with tiny random weights, in a process of its own.")
+    with TimedLine(console) as status:
+        status.status("imports vLLM")
+        return record_run(request, watch=status)
+
+
+def _recorded(console: Console, tree: SourceTree, model: str, building: dict[str, Any]) -> Recording | None:
+    """A recording of the model; None, with the reason, where it cannot be run. Options that build it have to do so."""
+    try:
+        recording = _record(console, tree, model, building)
+    except DiagnosticError as error:
+        if any(building.values()):
+            raise
+        console.note(f"Drafts from the source alone, since the model did not run: {error.diagnostics[0].message}")
+        return None
+    if not recording.batches:
+        console.note(
+            f"Drafts from the source alone, since the model ran on nothing: {'; '.join(recording.missing.values())}"
+        )
+        return None
+    return recording
+
+
+def _show_recording(console: Console, recording: Recording, as_json: bool) -> None:
+    from scaffold.watch import show_recording
+
     if as_json:
         console.document(json.dumps(recording.to_json(), indent=1) + "\n")
     else:
@@ -308,10 +333,22 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _again(given: tuple[str, ...], layout: str | None, yes: bool) -> list[str]:
+def _again(given: tuple[str, ...], layout: str | None, yes: bool, no_run: bool, building: dict[str, Any]) -> list[str]:
     """The options that decide what a draft says."""
-    answers = [word for text in given for word in ("--answer", text)]
-    return [*answers, *(["--layout", layout] if layout else []), *(["--yes"] if yes else [])]
+    said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
+    said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
+    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--no-run": no_run}
+    words = [word for pair in said for word in pair]
+    return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
+
+
+def _dotted(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    """The values of a configuration as `--set` takes them."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _dotted(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}={json.dumps(value)}"
 
 
 def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str, again: str) -> None:

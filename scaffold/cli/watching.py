@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -53,3 +55,37 @@ class StatusLine:
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             click.echo(f"\r\x1b[K{one_line(text)[:width]}", err=True, nl=False, color=True)
+
+
+class TimedLine(StatusLine):
+    """A status line that counts seconds, in front of the text: a run without steps is seen to go on."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._text = ""
+        self._begin = time.monotonic()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._count, daemon=True)
+
+    def __enter__(self) -> TimedLine:
+        if self._live:
+            self._clock.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        if self._live:
+            self._clock.join()
+        super().__exit__(*exc_info)
+
+    def status(self, text: str) -> None:
+        self._text = text
+        self.tick()
+
+    def tick(self) -> None:
+        """Draw the line with the seconds so far."""
+        super().status(f"{int(time.monotonic() - self._begin)} s: {self._text}" if self._text else "")
+
+    def _count(self) -> None:
+        while not self._ended.wait(1):
+            self.tick()

@@ -1,10 +1,10 @@
-"""Drafts a descriptor from a model's own source: what can be read is written with its evidence, the rest is asked.
+"""Drafts a descriptor from a recording of a run, or from a source. It writes what these show, and asks for the rest.
 
-Reads by syntax tree and never imports vLLM. `draft_descriptor` drafts, `interview` also asks; nothing here writes to
-the disk.
+Reads by syntax tree and never imports vLLM: the lab makes recordings. `draft_descriptor` drafts, `interview` also asks;
+nothing here writes to the disk.
 """
 
-from scaffold.draft.drafting import Draft, NoDraft, draft_descriptor, draft_recorded, interview
+from scaffold.draft.drafting import Draft, NoDraft, draft_descriptor, draft_recorded, interview, refuse_model
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
@@ -23,5 +23,6 @@ __all__ = [
     "find_shipped",
     "interview",
     "locate",
+    "refuse_model",
     "refuse_release",
 ]

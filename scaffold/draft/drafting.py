@@ -39,7 +39,7 @@ from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview"]
+__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview", "refuse_model"]
 
 
 class NoDraft(DiagnosticError):
@@ -79,46 +79,86 @@ class _Filled:
 
 
 def draft_descriptor(
-    tree: SourceTree, reference: str, answers: Mapping[str, str] | None = None, layout: str | None = None
+    tree: SourceTree,
+    reference: str,
+    answers: Mapping[str, str] | None = None,
+    layout: str | None = None,
+    recording: Recording | None = None,
 ) -> Draft:
-    """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) from its source in `tree`.
+    """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) of `tree`: from a recording of its run.
 
-    `answers` by the key of a question take the place of its `TODO`. Without a `layout` the better of those that can
-    express the model is taken. Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model,
-    `NoDraft` (VCG483) with everything about it that no descriptor expresses.
+    Without one, or where it gives no draft, from the source. `answers` by the key of a question take the place of its
+    `TODO`. Without a `layout` the better of those that can express the model is taken. Pure but for reading the tree.
+    Raises VCG480 to VCG482 when there is no such model, `NoDraft` (VCG483) with everything about it that no descriptor
+    expresses.
     """
-    program = Program(tree)
-    model = locate(tree, program, reference)
-    subject = Subject(tree, program, model)
+    subject = _subject(tree, reference)
     refuse_unportable(subject)
+    unseen: tuple[Diagnostic, ...] = ()
+    if recording is not None:
+        try:
+            return draft_recorded(tree, reference, recording, answers, layout)
+        except DiagnosticError as error:
+            unseen = tuple(error.diagnostics)
     try:
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
-        found = _dated(subject, error)
+        found = tuple(dict.fromkeys((*unseen, *_dated(subject, error))))
         if any(problem.code == "VCG483" for problem in found):
             raise NoDraft(found, _start(subject, found)) from None
         raise  # a model without images and videos has nothing to start from
-    return _finished(subject, filled)
+    notes = (*filled.notes, *(_instead(problem) for problem in unseen[:1]))
+    return _finished(subject, replace(filled, notes=notes))
 
 
 def draft_recorded(
-    tree: SourceTree, reference: str, recording: Recording, answers: Mapping[str, str] | None = None
+    tree: SourceTree,
+    reference: str,
+    recording: Recording,
+    answers: Mapping[str, str] | None = None,
+    layout: str | None = None,
 ) -> Draft:
     """Draft a descriptor from what a model did, in the first layout that fits. Raises as `draft_descriptor` does."""
-    program = Program(tree)
-    subject = Subject(tree, program, locate(tree, program, reference))
+    subject = _subject(tree, reference)
     refused: list[Diagnostic] = []
-    for layout, why, draft in _WATCHED:
+    cuts = _speaks_cuts(tree)
+    for name, why, draft in _WATCHED:
+        if layout not in (None, name) or (name in _CUTS and not cuts):
+            continue
         sheet = Sheet(dict(answers or {}))
         _put_model(subject, sheet)
-        found = draft(subject, recording, sheet)
+        try:
+            found = draft(subject, recording, sheet)
+        except Beyond as met:
+            sheet.obstacles += met.diagnostics
+            found = None
         refused += sheet.obstacles
         if found is not None and not sheet.obstacles:
-            sheet.put("layout", layout, why=why)
+            sheet.put("layout", name, why=why)
             return _finished(subject, _Filled(sheet, *found), "a recording")
-    raise DiagnosticError(refused or beyond(tree, subject.model.place, seen(recording)).diagnostics)
+    reason = seen(recording) if cuts else "this release has no graphs of cuts"
+    raise DiagnosticError(refused or beyond(tree, subject.model.place, reason).diagnostics)
 
 
+def refuse_model(tree: SourceTree, reference: str) -> None:
+    """Raise VCG480 to VCG483 for a reference to no model, or to one that no layout will ever express."""
+    refuse_unportable(_subject(tree, reference))
+
+
+def _subject(tree: SourceTree, reference: str) -> Subject:
+    program = Program(tree)
+    return Subject(tree, program, locate(tree, program, reference))
+
+
+def _instead(unseen: Diagnostic) -> Diagnostic:
+    """That the sources gave a draft, since the recording gives none."""
+    reason = unseen.message.removeprefix("the model is beyond the layouts: ")
+    what = f"drafted from the sources, since the recording of the model's run gives no draft: {reason}"
+    return Diagnostic("VCG489", what, unseen.span, "", Severity.INFO)
+
+
+#: Layouts whose graphs hold the encoder alone, which not every protocol can express.
+_CUTS = ("cut", "crops")
 #: Layouts that a recording is drafted as, the one to prefer first. Each says None, perhaps with obstacles, of a model
 #: that is not of its kind.
 _WATCHED = (
@@ -242,6 +282,7 @@ def interview(
     ask: Callable[[Question], str | None],
     layout: str | None = None,
     refuse: Callable[[Diagnostic], None] | None = None,
+    recording: Recording | None = None,
 ) -> Draft:
     """Draft `reference` and ask what is open, one question at a time: an answer may raise further ones.
 
@@ -250,7 +291,7 @@ def interview(
     """
     given = dict(answers)
     put_off: set[str] = set()
-    draft = draft_descriptor(tree, reference, given, layout)
+    draft = draft_descriptor(tree, reference, given, layout, recording)
     while True:
         question = next((question for question in draft.open if question.key not in put_off), None)
         if question is None:
@@ -259,7 +300,7 @@ def interview(
         if answer is None:
             put_off.add(question.key)
             continue
-        answered = draft_descriptor(tree, reference, given | {question.key: answer}, layout)
+        answered = draft_descriptor(tree, reference, given | {question.key: answer}, layout, recording)
         known = _problems(draft)
         wrong = next((one for one in _problems(answered) if one not in known), None)
         if refuse is not None and wrong is not None:

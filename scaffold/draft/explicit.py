@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from scaffold.draft.reentry import NOWHERE
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.steps import PartCall
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import Op, Term
+from scaffold.draft.values import Op, SourceLine, Term
 from scaffold.protocol import read_protocol
 
 #: Operations that may stand between the pixels and the encoder: a port hands the pixels over as they are.
@@ -39,22 +39,39 @@ def draft_explicit(subject: Subject, pixels: str, entry: str, step: PartCall, ca
     units = step.units
     if units is None or isinstance(strip(units, _MOVES), Op) or step.masks or not _has_paths(subject):
         return
-    sized = subject.fields[pixels].sizes is not None
-    single = not sized and not _has_axis(subject, pixels, units, sheet)
+    field = subject.fields[pixels]
+    single = field.sizes is None and not _has_axis(subject, pixels, units, sheet)
+    places = step.place, field.place
+    put_explicit(subject, entry, call, lambda held: _tokens(subject, step, held, sheet), single, places, sheet)
+
+
+def put_explicit(
+    subject: Subject,
+    entry: str,
+    call: str,
+    tokens: Callable[[Call], str | None],
+    single: bool,
+    places: tuple[SourceLine, SourceLine | None],
+    sheet: Sheet,
+) -> None:
+    """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit.
+
+    `single`: an item is one unit. `places` are those of the call and of the pixels.
+    """
     after = "_project_image_features" if single else "_merge_patch_embeddings"
-    found = _find(subject, parse_call(entry), parse_call(call), after)
+    found = _find(subject, parse_call(entry), parse_call(call), after) if _has_paths(subject) else None
     if found is None:
         return
     held, follows = found
-    tokens = _tokens(subject, step, held, sheet)
-    if tokens is None:
+    said = tokens(held)
+    if said is None:
         return
-    sheet.put("explicit.call", held.text, step.place, why="what follows the encoder unit by unit, too")
-    sheet.put("explicit.tokens", tokens, why="what a graph gives of a unit, which `verify` counts")
+    sheet.put("explicit.call", held.text, places[0], why="what follows the encoder unit by unit, too")
+    sheet.put("explicit.tokens", said, why="what a graph gives of a unit, which `verify` counts")
     if follows:
         sheet.put("explicit.after", follows, why="a name for the statements behind it")
     if single:
-        sheet.put("explicit.single", True, subject.fields[pixels].place, why="one unit an item")
+        sheet.put("explicit.single", True, places[1], why="one unit an item")
 
 
 def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Call, str | None] | None:
@@ -70,6 +87,14 @@ def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Cal
                 if isinstance(find_extraction(tree, family, way, form), Extraction):
                     return call, name
     return None
+
+
+def tokens_of(attributes: Collection[str], sheet: Sheet) -> str | None:
+    """The tokens of one unit: what the model says, or its patches."""
+    said = [name for name in _TOKENS if name in attributes]
+    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
+    patch = _SIDE.sub(r"patch_size\1", side)
+    return f"self.{said[0]}" if said else f"(side // {patch}) ** 2" if patch != side else None
 
 
 def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str | None:

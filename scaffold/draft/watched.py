@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES
@@ -23,8 +23,9 @@ from scaffold.watch import Batch, Field, Frame, Recording
 
 _WIDTH = re.compile(r"\.(hidden_size|d_model)$")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
-MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor)\w*(\[0\])?$")
+MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
+_TEXT_WIDTH = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.(hidden_size|d_model)")
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 #: Axes of one image, or of several.
 _IMAGES = 4
@@ -32,6 +33,7 @@ _IMAGES = 4
 _EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
 EMBEDS = re.compile(r"_embeds$")
+_CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_size$")
 
 #: The modalities of a draft, and notes on those that it leaves out.
 Drafted = tuple[tuple[str, ...], tuple[Diagnostic, ...]]
@@ -232,7 +234,20 @@ def _products(batch: Batch, at: str) -> list[int]:
 
 
 def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
+    """The columns of the embeddings: the language model's, where one attribute of its configuration is so wide.
+
+    Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
+    """
     width = batch.results[0].shape[-1]
+    own = [path for path, n in recording.numbers.items() if n == width and _TEXT_WIDTH.fullmatch(path)]
+    if len(own) == 1:
+        sheet.put("output.hidden_size", own[0], why=f"embeddings are as wide as the language model: {width}")
+        return
+    held = [path for path, n in recording.numbers.items() if n == width]
+    kept = [path for path in held if path.count(".") == 1]
+    if len(kept) == 1 and not any(map(_WIDTH.search, held)):
+        sheet.put("output.hidden_size", kept[0], why=f"what the model itself holds: {width} in the recording")
+        return
     what = f"columns of the embeddings: {width} in the recording"
     put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet)
 
@@ -250,7 +265,8 @@ def put_number(
 ) -> None:
     """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
 
-    With `at` it may be a number of the code, and of a pair the one at that place.
+    It may be the only one of several whose name the model's parts have, too: these are built of it. With `at` it may be
+    a number of the code, and of a pair the one at that place.
     """
     holding = [path for path, number in recording.numbers.items() if number == value]
     pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
@@ -258,13 +274,20 @@ def put_number(
     holding += [f"{path}[{0 if pair[0] == pair[1] else first}]" for path, pair in pairs if pair[first] == value]
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
     called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
-    if called and sum(path.startswith("self.config.") for path in called) < 2:
-        sheet.put(key, called[0], why=f"{value} in the recording")
+    configured = [path for path in called if path.startswith("self.config.")]
+    held = {_last(path) for path in called if not path.startswith("self.config.")}
+    own = [path for path in configured if _last(path) in held]
+    if called and (len(configured) < 2 or len(own) == 1):
+        sheet.put(key, (own if len(own) == 1 else called)[0], why=f"{value} in the recording")
         return
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
     sheet.ask(Question(key, what, candidates[:6]))
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:
@@ -281,6 +304,25 @@ def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, wid
     found = found or [path for call in called for path, part in held.items() if part == f"self.{call.part}"][:1]
     if len(found) == 1:
         return found[0]
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held)
+    products = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
+    if len(products) == 1:
+        return products[0]
+    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or products)
     sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
     return ""
+
+
+def _products_of_patches(recording: Recording, batch: Batch, inside: str, width: int) -> Iterator[str]:
+    """The channels of a patch times its pixels, as the first part to run says both that is called for rows."""
+    for part in dict.fromkeys(call.part for call in batch.calls if call.part.startswith(inside)):
+        own = {path: n for path, n in recording.numbers.items() if path.rpartition(".")[0] == f"self.{part}"}
+        found = [
+            f"{channels} * {side} ** 2"
+            for channels, count in own.items()
+            for side, size in own.items()
+            if _CHANNELS.search(channels) and _PATCH.search(side)
+            and isinstance(count, int) and isinstance(size, int) and count * size**2 == width
+        ]  # fmt: skip
+        if found:
+            yield from found
+            return

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 
-from scaffold.descriptor.expressions import ExpressionError, parse_call
+from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
+from scaffold.draft.explicit import put_explicit, tokens_of
 from scaffold.draft.gates import put_gate
 from scaffold.draft.reentry import ALL, problems_of_way
 from scaffold.draft.sheet import Candidate, Question, Sheet
@@ -49,6 +50,8 @@ _CONFIG, _DEPTH = (
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
 _DTYPES = ("bool", "int32", "int64", "float32")
+#: The way to an entry of a configuration of the encoder.
+_OF = re.compile(r"self\.(config\.vi\w+|[\w.]+\.config|[\w.]+(?=\.patch_size\b))\.")
 _Shape = tuple[int, ...]
 #: Where every way begins.
 _ENTRY = "embed_multimodal"
@@ -76,6 +79,8 @@ class Site:
     after: tuple[str, ...]
     #: The methods of the model on the way to it.
     methods: tuple[str, ...]
+    #: Whether it gets the pixels as they are, moved or joined.
+    raw: bool
     #: Whether the call gets units of padding, too.
     padded: bool = False
 
@@ -127,10 +132,44 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
     sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=shown)
     if sites[0].result is not None:
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
+    if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
+        [(site, entry)] = kept.values()
+        own = {path.removeprefix("self.") for path in recording.numbers}
+
+        def tokens(held: Call) -> str | None:
+            said, rows = tokens_of(own, sheet), _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
+            return said if said is not None and rows == _value(recording, said, sheet) else None
+
+        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
     put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)
     _put_optout(subject, sites, sheet)
     return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
+
+
+def _rows_of(batch: Batch, path: str, units: int) -> int | None:
+    """The rows that a call of the model gives of each unit; None where its result is no table of them."""
+    parts = [call.results for call in batch.calls if f"self.{call.part}" == path]
+    methods = [frame.results for frame in batch.frames if frame.part == "" and frame.text.startswith(f"{path}(")]
+    shapes = [leaf.shape for results in (*parts, *methods) for leaf in results if leaf.at == ""]
+    rows = {shape[1] for shape in shapes if len(shape) == 3 and shape[0] == units}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def _value(recording: Recording, tokens: str, sheet: Sheet) -> object:
+    """The recorded value of an expression for the tokens of a unit; None where a number of it is not known."""
+    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
+    square = re.fullmatch(r"\(side // (.+)\) \*\* 2", tokens)
+    if square is None:
+        return recording.numbers.get(tokens)
+    one, other = recording.numbers.get(side), recording.numbers.get(square[1])
+    return (one // other) ** 2 if isinstance(one, int) and isinstance(other, int) and other else None
+
+
+def _is_single(batches: Sequence[Batch], site: Site) -> bool:
+    """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
+    kinds = {field.kind for batch in batches for field in batch.fields if field.key == site.pixels}
+    return "flat" not in kinds and all(_inputs(batch)[site.pixels][0] == len(batch.items) for batch in batches)
 
 
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
@@ -167,7 +206,8 @@ def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site
     for site in (site for way in ways for site in way):
         same = [one for way in ways for one in way if site.form == one.form]
         if len(same) > 1:
-            found.setdefault(site.form, (replace(site, padded=any(one.padded for one in same)), len(same)))
+            padded, raw = any(one.padded for one in same), all(one.raw for one in same)
+            found.setdefault(site.form, (replace(site, padded=padded, raw=raw), len(same)))
     ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
     return [site for site, _ in ordered]
 
@@ -262,7 +302,8 @@ def _pieces(
         way = [batch.frames[one] for one in _indices(batch, index)]
         methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
         (text, more), unit, outer = told, shapes[key][1], index != entry
-        yield Site(text, key, unit, at, first, outer, axis, made, more, taken[0], after, methods), shape[axis]
+        raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
+        yield Site(text, key, unit, at, first, outer, axis, made, more, taken[0], after, methods, raw), shape[axis]
         return
 
 
@@ -416,7 +457,7 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     The sheet asks for it where several expressions give it.
     """
     what = f"a size of a unit: {value} in the recording"
-    texts = list(dict.fromkeys(_texts(recording, value, sheet)))
+    texts = _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
     asked = (question.key for question in sheet.questions if question.what == what)
     same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
     known = next(chain(asked, same), None)
@@ -433,6 +474,12 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
         candidates = (*texts[:5], str(value))
         sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
     return name
+
+
+def _of_configuration(texts: Sequence[str]) -> list[str]:
+    """The texts but those that say of a part's own configuration what another says of the model's."""
+    bare = [_OF.sub("config.", text) for text in texts]
+    return [text for index, text in enumerate(texts) if bare[index] not in bare[:index]]
 
 
 def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
@@ -39,7 +39,7 @@ from scaffold.draft.watched import (
 )
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
-_PATCH = re.compile(r"\.patch_size(\[0\])?$")
+_PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 _MODALITIES = ("image", "vision_chunk")
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
@@ -47,17 +47,38 @@ _MORE = 8
 _WITH_FRAMES = 3
 #: Integers that follow from the rows of each image, by batch.
 _Rows = Sequence[tuple[int, ...]]
+#: The shape of integers for an item, `rows` or `tokens` among its sizes; and that of an image of one token, if it is
+#: another one.
+_Zeros = tuple[tuple[int | str, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """A part with equal layers that is called once in each batch; `rows` are those of each image, or of its units."""
+    """A part with equal layers that is called once in each batch; `rows` are those of each image, or of its units.
+
+    One `per_item` is called for each image, and its layers attend to all rows of a call. `loop` is the attribute with
+    its layers. `runs` are its calls, each with its batch and the numbers of the calls from it to the next one.
+    """
 
     path: str
     layers: Repeated
-    calls: tuple[Call, ...]
+    runs: tuple[tuple[Batch, range], ...]
     rows: _Rows
     place: SourceLine
+    per_item: bool
+
+    @property
+    def loop(self) -> str:
+        return f"self.{self.layers.name.removeprefix(f'{self.path}.')}"
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(batch.calls[numbers[0]] for batch, numbers in self.runs)
+
+    @property
+    def rows_of_calls(self) -> _Rows:
+        """The rows of each image in each call."""
+        return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +86,8 @@ class _Pixels:
     """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels.
 
     `mask` says which rows of an item are patches, where all are padded to one length. `zeros` are integers of other
-    inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU.
+    inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU. `coarse`
+    is the grid of tokens where it is an input, too, of squares with `ratio` rows a side.
     """
 
     key: str
@@ -74,9 +96,11 @@ class _Pixels:
     side: int
     columns: int
     mask: str = ""
-    zeros: tuple[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]], ...] = ()
+    zeros: tuple[tuple[str, _Zeros], ...] = ()
     nested: bool = False
     moved: bool = False
+    coarse: str = ""
+    ratio: int = 0
 
 
 def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -96,12 +120,12 @@ def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> 
     if too_early(subject.tree):
         raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
     results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
-    kinds = {_kind(leaves, encoder.rows) for leaves in zip(*results, strict=False)}
+    kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
     pixels = _pixels(subject, batches, encoder)
-    loop = _loop(subject, batches, encoder)
+    loop = _loop(subject, encoder)
     entry, place = _entry(subject, batches[0], encoder, loop)
     sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
     sheet.put(f"modalities.{modality}.entry", entry, place)
@@ -110,10 +134,14 @@ def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> 
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
-        sheet.put("forward.loop", f"self.{encoder.layers.name.rpartition('.')[2]}", why=loop)
-        unread = _unread(subject, batches, encoder)
+        sheet.put("forward.loop", encoder.loop, why=loop)
+        unread = _unread(subject, encoder)
         if unread:
             sheet.put("forward.unread", unread, why="the loop takes it, and no layer gets it")
+    if encoder.per_item:
+        sheet.put(
+            "forward.per_item", True, encoder.place, why="a call for each image, whose layers get all of its rows"
+        )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
     put_width(recording, batches[0], sheet)
@@ -127,20 +155,61 @@ def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> 
 
 
 def _encoders(recording: Recording, batches: Sequence[Batch]) -> Iterator[_Encoder]:
-    """The parts with layers that run once in each batch, and whose attention is told where rows end."""
+    """The parts with layers that run once in each batch, and whose attention is told where rows end.
+
+    Or they run once for each image, on rows of which a grid among the inputs says how many there are.
+    """
     for layers in recording.repeated:
-        path = layers.name.rpartition(".")[0]
-        calls = [[call for call in batch.calls if call.part == path] for batch in batches]
-        first = [[call for call in batch.calls if call.part == f"{layers.name}.0"] for batch in batches]
-        if not path or not calls or any(len(found) != 1 for found in (*calls, *first)):
+        path = _called(batches[0], layers.name.rpartition(".")[0])
+        runs = [list(_runs(batch, path)) for batch in batches] if path else [[]]
+        first = f"{layers.name}.0"
+        inner = [
+            [call for n in numbers if (call := batch.calls[n]).part == first]
+            for found in runs
+            for batch, numbers in found
+        ]
+        if not all(runs) or any(len(found) != 1 for found in inner):
             continue
-        rows = [_told(batch, call) for batch, [call] in zip(batches, first, strict=True)]
-        told = tuple(found for found in rows if found is not None)
-        inside = (call for call in batches[0].calls if call.part.startswith(f"{layers.name}.0."))
+        inside = (call for call in batches[0].calls if call.part.startswith(f"{first}."))
         attends = any(call.cls.endswith(f".{ATTENTION}") for call in inside)
+        apart = [len(found) for found in runs] == [len(batch.items) for batch in batches]
+        if all(len(found) == 1 for found in runs):
+            rows = [_told(batch, call) for batch, [call] in zip(batches, inner, strict=True)]
+        elif apart:
+            calls = iter(inner)
+            rows = [_gridded(batch, [call for [call] in islice(calls, len(batch.items))]) for batch in batches]
+        else:
+            continue
+        told = tuple(found for found in rows if found is not None)
         if len(told) == len(batches) and attends and len({sum(found) for found in told}) > 1:
-            place = line_of(batches[0].way(calls[0][0])[-1])
-            yield _Encoder(path, layers, tuple(call for [call] in calls), told, place)
+            batch, numbers = runs[0][0]
+            place = line_of(batch.way(batch.calls[numbers[0]])[-1])
+            yield _Encoder(path, layers, tuple(chain(*runs)), told, place, not all(len(found) == 1 for found in runs))
+
+
+def _called(batch: Batch, path: str) -> str:
+    """The part that is called, of one that may only hold others and those around it; empty if none is."""
+    called = {call.part for call in batch.calls}
+    while path and path not in called:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _runs(batch: Batch, path: str) -> Iterator[tuple[Batch, range]]:
+    """The calls of a part, each with the numbers of the calls up to the next one."""
+    begins = [number for number, call in enumerate(batch.calls) if call.part == path]
+    for begin, end in zip(begins, [*begins[1:], len(batch.calls)], strict=True):
+        yield batch, range(begin, end)
+
+
+def _gridded(batch: Batch, calls: Sequence[Call]) -> tuple[int, ...] | None:
+    """The rows of each item, of which a grid among the inputs says how many there are, and each call gets those."""
+    for rows in map(_products, batch.inputs):
+        if len(rows) == len(calls) and all(
+            any(count in leaf.shape for leaf in call.arguments) for count, call in zip(rows, calls, strict=True)
+        ):
+            return rows
+    return None
 
 
 def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
@@ -212,45 +281,44 @@ def _unfit(calls: Sequence[Call], rows: _Rows) -> str | None:
     return None
 
 
-def _loop(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> str | None:
+def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
-    unfit = _unfit(encoder.calls, encoder.rows)
+    rows = encoder.rows_of_calls
+    unfit = _unfit(encoder.calls, rows)
     if unfit is None:
         results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
-        if {_kind(leaves, encoder.rows) for leaves in zip(*results, strict=True)} == {"rows"}:
+        if {_kind(leaves, rows) for leaves in zip(*results, strict=True)} == {"rows"}:
             return None
         unfit = "the result"
     else:
         unfit = f"`{unfit}`"
-    layers: list[list[int]] = []
+    first = encoder.runs[0][0]
     for index in range(encoder.layers.count):
         part = f"{encoder.layers.name}.{index}"
-        numbers = [[n for n, call in enumerate(batch.calls) if call.part == part] for batch in batches]
-        if any(len(found) != 1 for found in numbers):
-            what = f"the layer `{part}` is called {len(numbers[0])} times in the loop of `{encoder.path}`"
+        found = [[n for n in numbers if batch.calls[n].part == part] for batch, numbers in encoder.runs]
+        if any(len(numbers) != 1 for numbers in found):
+            what = f"the layer `{part}` is called {len(found[0])} times in the loop of `{encoder.path}`"
             raise beyond(subject.tree, encoder.place, what)
-        layers.append([found for [found] in numbers])
-    for index, numbers_of in enumerate(layers):
-        calls = [batch.calls[number] for batch, number in zip(batches, numbers_of, strict=True)]
-        at = line_of(batches[0].way(calls[0])[-1])
-        name = _unfit(calls, encoder.rows)
+        calls = [batch.calls[n] for (batch, _), [n] in zip(encoder.runs, found, strict=True)]
+        at = line_of(first.way(calls[0])[-1])
+        name = _unfit(calls, rows)
         if name is not None:
-            what = (
-                f"`{name}` of the layer `{calls[0].part}` is neither rows, offsets, the longest of them nor a constant"
-            )
+            what = f"`{name}` of the layer `{part}` is neither rows, offsets, the longest of them nor a constant"
             raise beyond(subject.tree, at, what)
-        used = _beside(batches[0], numbers_of[0], f"{encoder.layers.name}.{index + 1}")
-        if used and index + 1 < len(layers):
-            raise beyond(subject.tree, at, f"`{used}` gets the result of the layer `{calls[0].part}`, beside the next")
+        used = _beside(first, found[0][0], encoder.runs[0][1], f"{encoder.layers.name}.{index + 1}")
+        if used and index + 1 < encoder.layers.count:
+            raise beyond(subject.tree, at, f"`{used}` gets the result of the layer `{part}`, beside the next")
     return f"{unfit} of the encoder is nothing that a buffer holds, and what its layers get is"
 
 
-def _unread(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> list[str]:
+def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
-    firsts = [next(call for call in batch.calls if call.part == f"{encoder.layers.name}.0") for batch in batches]
+    part = f"{encoder.layers.name}.0"
+    firsts = [
+        (batch, next(batch.calls[n] for n in numbers if batch.calls[n].part == part)) for batch, numbers in encoder.runs
+    ]
     frames = [
-        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path)
-        for batch, call in zip(batches, firsts, strict=True)
+        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path) for batch, call in firsts
     ]
     found = function_of(subject, frames[0])
     line = frames[0].place.line
@@ -264,12 +332,12 @@ def _unread(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> li
     }
     values = [{leaf.at: leaf for leaf in frame.values if leaf.is_tensor} for frame in frames]
     names = sorted(read.intersection(*values))
-    return [name for name in names if not _kind([one[name] for one in values], encoder.rows)]
+    return [name for name in names if not _kind([one[name] for one in values], encoder.rows_of_calls)]
 
 
-def _beside(batch: Batch, number: int, following: str) -> str:
+def _beside(batch: Batch, number: int, run: range, following: str) -> str:
     """The part that gets the result of a call but is not the following layer, nor in it; empty if there is none."""
-    for call in batch.calls[number + 1 :]:
+    for call in batch.calls[number + 1 : run.stop]:
         own = call.part == following or call.part.startswith(f"{following}.")
         if not own and any(source.of == f"#{number}" for leaf in call.arguments for source in leaf.sources):
             return call.part
@@ -280,10 +348,10 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     first = batch.way(encoder.calls[0])[0]
     narrow = narrow_entry(subject, first)
-    attribute = f"self.{encoder.layers.name.rpartition('.')[2]}" if loop is not None else None
+    attribute = encoder.loop if loop is not None else None
     problems: list[Diagnostic] = []
     for entry in [narrow, ALL] if narrow else [ALL]:
-        problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute)
+        problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute, per_item=encoder.per_item)
         if not problems:
             return entry, line_of(first)
     raise Beyond([as_reason(problem) for problem in problems])
@@ -308,8 +376,9 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     fields = {field.key: field for field in batches[0].fields}
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
     mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
-    zeros = dict(_zeros(batches, encoder.rows, {key, mask, *grids})) if grid else {}
-    known = {key, grid, mask, *counts, *zeros}
+    coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
+    zeros = dict(_zeros(batches, encoder.rows, {key, mask, *grids, coarse})) if grid else {}
+    known = {key, grid, mask, coarse, *counts, *zeros}
     others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
@@ -324,7 +393,8 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
         if columns == {2} or (columns == {_WITH_FRAMES} and single):
             shape = given[0][0].shape[2 if padded else 1 :]
             nested, moved = leaves[0].value != values[0], leaves[0].device == "cuda"
-            return _Pixels(key, grid, shape, 0, columns.pop(), mask, tuple(zeros.items()), nested, moved)
+            more = tuple(zeros.items())
+            return _Pixels(key, grid, shape, 0, columns.pop(), mask, more, nested, moved, coarse, ratio)
         what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
         raise beyond(subject.tree, encoder.place, what)
     images = [leaf.shape for found in given for leaf in found]
@@ -342,26 +412,44 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     raise beyond(subject.tree, encoder.place, what)
 
 
-def _zeros(
-    batches: Sequence[Batch], rows: _Rows, known: set[str]
-) -> Iterator[tuple[str, tuple[tuple[int, ...], tuple[int, ...]]]]:
-    """The other inputs with integers for each item: their shape, and that of an image of one token if it has more."""
+def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
+    """The input with the grid of tokens of each item, and the side of the square of rows that is one; or neither."""
+    fine = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == grid]
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != grid):
+        found = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == at]
+        for side in range(2, _MORE + 1):
+            if found == [[[-(-one // side) for one in row] for row in rows] for rows in fine]:
+                return at, side
+    return "", 0
+
+
+def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
+    """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
     for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
         shapes: dict[tuple[int, ...], set[int]] = {}
+        per: list[tuple[int | str, ...]] = []
         for batch, counts in zip(batches, rows, strict=True):
             leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
             apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
-            if name in known or not (whole or apart) or not all(leaf.dtype.startswith("int") for leaf in leaves):
+            flat = next((field.lengths for field in batch.fields if field.key == name and field.kind == "flat"), ())
+            if name in known or not all(leaf.dtype.startswith("int") for leaf in leaves):
+                break
+            if flat and len(leaves) == 1 and flat in (counts, tuple(leaf.shape[0] for leaf in batch.results)):
+                per.append(("rows" if flat == counts else "tokens", *leaves[0].shape[1:]))
+                continue
+            if not (whole or apart):
                 break
             made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
             for shape, count in zip(made, counts, strict=False):
                 shapes.setdefault(shape, set()).add(count)
         else:
-            most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape]))
-            if most and not other:
+            most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape])) or [()]
+            if per and len(set(per)) == 1 and len(per) == len(batches):
+                yield name, (per[0], ())
+            elif not per and most and not other:
                 yield name, (most, ())
-            elif len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+            elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
                 yield name, (most, other[0])
 
 
@@ -376,7 +464,13 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
     if square:
         side = pixels.side or sides[0]
         what = f"the side of a patch, in pixels: {side} in the recording"
-        put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
+        stride = _stride(recording, batches[0], pixels.key, side)
+        if stride:
+            sheet.put(
+                "let.p", stride, encoder.place, why=f"the stride of what gets the images: {side} in the recording"
+            )
+        else:
+            put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
         shape = ["h * p", "w * p"] if pixels.side else ["p", "p"]
         rows = [] if pixels.side else ["h * w"]
         sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
@@ -387,22 +481,37 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
         sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
     else:
         sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
+    _put_merge(recording, batches, encoder, pixels, sheet)
+    merge = sheet.value("item.merge").strip('"') if sheet.has("item.merge") else "1"
     if pixels.grid:
         why = "its product is the rows of each image"
         entries = ["1", "h", "w"][_WITH_FRAMES - pixels.columns :]
         entries = [f"[{', '.join(entries)}]"] if pixels.nested else entries
         sheet.put(f"item.values.{pixels.grid}", entries, why=why)
+    if pixels.coarse:
+        tokens = [f"h // {merge}", f"w // {merge}"]
+        sheet.put(f"item.values.{pixels.coarse}", tokens, why="the grid of an image's tokens, as it is in each batch")
     if pixels.moved:
         sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
     if pixels.mask:
         sheet.put("item.mask", pixels.mask, why="an entry for each row, where all items are padded to one length")
-    _put_merge(recording, batches, encoder, pixels, sheet)
+    sizes = {"rows": "h * w", "tokens": f"(h // {merge}) * (w // {merge})"}
     for name, (most, single) in pixels.zeros:
-        size = list(map(str, most))
+        size = [sizes.get(str(one), str(one)) for one in most]
         if single and sheet.has("item.merge"):
-            merge = sheet.value("item.merge").strip('"')
-            size = [f"{most[0]} + {single[0] - most[0]} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
+            size = [f"{most[0]} + {single[0] - int(most[0])} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
         sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
+
+
+def _stride(recording: Recording, batch: Batch, key: str, side: int) -> str:
+    """The stride of the one part that gets images and has it, where no configuration names the side of a patch."""
+    if any(n in (side, [side, side]) and _PATCH.search(path) for path, n in recording.numbers.items()):
+        return ""
+    parts = {
+        call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.of.startswith(key)
+    }
+    strides = {f"self.{part}.stride" for part in parts if recording.numbers.get(f"self.{part}.stride") == [side, side]}
+    return f"{strides.pop()}[0]" if len(strides) == 1 else ""
 
 
 def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
@@ -431,10 +540,10 @@ def _put_merge(
         for side, extra in sides
         if all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts)
     ]
-    if not fitting:
+    side = pixels.ratio or next(iter(fitting), 0)
+    if not side:
         sheet.obstacles.append(_no_square(counts))
         return
-    side = fitting[0]
     what = f"the side of the square of rows that becomes one token: {side} in the recording"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))

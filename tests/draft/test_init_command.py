@@ -14,11 +14,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from scaffold.cli.app import main
+from scaffold.cli.console import Console
+from scaffold.cli.watching import TimedLine
 from scaffold.publish import disk
 
 pytestmark = pytest.mark.trees
@@ -37,15 +40,16 @@ def tree(copied_tree) -> Path:
 
 @pytest.fixture
 def run(capfdbinary, monkeypatch, tmp_path):
-    """`run("init", ...)` in this process, in an empty folder; exit code and both streams."""
+    """`run("init", ...)` in this process, in an empty folder, of the source alone; exit code and both streams."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("COLUMNS", "120")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capfdbinary.readouterr()
+        words = [str(argument) for argument in arguments]
         with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
+            main([*words, *(["--no-run"] if words[0] == "init" and "--no-run" not in words else [])])
         captured = capfdbinary.readouterr()
         return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
 
@@ -212,7 +216,7 @@ def test_what_init_says_to_type_next_works(run, tree):
     assert code == 0
     assert typed(err) == ["plan", "two words.yaml", "--vllm", str(tree)]
     code, _, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
-    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "-o", "internvl.yaml"]
+    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "--no-run", "-o", "internvl.yaml"]
 
 
 def test_a_refusal_leaves_a_file_to_start_from(run, tree):
@@ -356,7 +360,7 @@ def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from scaffold.cli.app import main; main(sys.argv[1:])"
     )
-    options = ["-o", "my.yaml", "--color", "never", *more]
+    options = ["-o", "my.yaml", "--color", "never", "--no-run", *more]
     with subprocess.Popen(
         [sys.executable, "-c", script, "init", ARCH, "--vllm", str(tree), *options],
         stdin=child,
@@ -432,3 +436,15 @@ class TestTerminal:
         code, shown = terminal(tree, tmp_path, "")
         assert code == 5
         assert "let.k" not in shown
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_seconds_are_counted_in_front_of_what_runs(live, monkeypatch, capsys):
+    moments = iter([10.0, 10.4, 13.9])
+    monkeypatch.setattr("scaffold.cli.watching.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: live)
+    with TimedLine(Console()) as line:
+        line.status("imports vLLM")
+        line.tick()
+    shown = capsys.readouterr().err
+    assert shown.split("\r\x1b[K") == (["", "0 s: imports vLLM", "3 s: imports vLLM", ""] if live else [""])

@@ -46,7 +46,7 @@ def test_it_says_what_the_sources_say(architecture: str, record: Record, release
     tree = release_tree("0.33.0")
     drafts = draft_recorded(tree, architecture, record(architecture)), draft_descriptor(tree, architecture)
     seen, read = (yaml.safe_load(draft.text) for draft in drafts)
-    assert read.pop("explicit")  # no recording gives this section yet
+    assert read["explicit"]
     assert seen == read
     assert [draft.questions for draft in drafts] == [(), ()]
 
@@ -75,6 +75,29 @@ def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
         "self.config.vision_config.image_size",
         "self.config.image_size",
     }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key", "value"),
+    [
+        # The parts of these encoders have a value of one of the two names that the configuration has for it.
+        ("QianfanOCRForConditionalGeneration", "let.side", "self.config.vision_config.image_size"),
+        ("IsaacForConditionalGeneration", "item.merge", "self.config.vision_config.pixel_shuffle_scale_factor"),
+        # No name says the side of a patch, and the convolution that gets images strides by it.
+        ("PixtralForConditionalGeneration", "let.p", "self.vision_encoder.patch_conv.stride[0]"),
+        # Three configurations have the width of CLIP's projection, and the model keeps the one that it is built by.
+        ("CLIPModel", "output.hidden_size", "self.projection_dim"),
+        # The tower's own configuration is a part of the model's.
+        ("AriaForConditionalGeneration", "let.columns", "self.config.vision_config.hidden_size"),
+    ],
+)
+def test_equal_numbers_that_the_parts_tell_apart(
+    architecture: str, key: str, value: str, record: Record, release_tree: Any
+) -> None:
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    section, name = key.split(".")
+    assert yaml.safe_load(draft.text)[section][name] == value
+    assert draft.questions == ()
 
 
 def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None:
@@ -124,6 +147,41 @@ def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
     architecture = "Molmo2ForConditionalGeneration"
     seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
+
+
+@pytest.mark.parametrize(("architecture", "single"), [("ModernVBertModel", True), ("ColUltraVBertForRetrieval", False)])
+def test_an_explicit_port_of_items_of_one_unit(
+    architecture: str, single: bool, record: Record, release_tree: Any
+) -> None:
+    """Both processors give items an axis for units, which ModernVBERT never has several of."""
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    section = yaml.safe_load(draft.text)["explicit"]
+    assert section["call"] == "self.connector(self.vision_model(pixels))"
+    assert section.get("single", False) is single
+
+
+def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(record: Record, release_tree: Any) -> None:
+    """Llama 4 shuffles four patches into a token: their number is none of tokens, and items that fit got no graph."""
+    architecture = "Llama4ForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert seen["layout"] == "cut"
+    assert "explicit" not in seen
+
+
+def test_no_explicit_port_of_units_that_a_model_changes(record: Record, release_tree: Any) -> None:
+    """Units in other memory than the pixels are none that a port can hand over."""
+
+    def made(batch: Batch) -> Batch:
+        calls = tuple(
+            replace(call, arguments=tuple(replace(leaf, sources=()) for leaf in call.arguments)) for call in batch.calls
+        )
+        frames = tuple(
+            replace(frame, values=tuple(replace(leaf, sources=()) for leaf in frame.values)) for frame in batch.frames
+        )
+        return replace(batch, calls=calls, frames=frames)
+
+    draft = draft_recorded(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), made))
+    assert "explicit" not in yaml.safe_load(draft.text)
 
 
 # -- packed ------------------------------------------------------------------------------------------------------------
@@ -213,12 +271,9 @@ def test_rows_are_those_of_the_shipped_descriptor(
     for section in ("layout", "modalities", "fields", "item", "forward"):
         assert seen[section] == known[section]
     assert seen["let"] == {"p": "self.config.vision_config.patch_size"}
-    # The text and the tower of this tiny Mistral 3 are equally wide.
-    widths = {question.key: [one.value for one in question.candidates] for question in draft.questions}
-    both = ["self.config.text_config.hidden_size", "self.config.vision_config.hidden_size"]
-    assert {key: values[:2] for key, values in widths.items()} == (
-        {"output.hidden_size": both} if architecture == MISTRAL else {}
-    )
+    # The text and the tower of this tiny Mistral 3 are equally wide: embeddings are as wide as the text.
+    assert seen["output"] == {"hidden_size": "self.config.text_config.hidden_size"}
+    assert draft.questions == ()
 
 
 @pytest.mark.parametrize("shipped", ["lfm2_vl", "kimi_k25"])
@@ -242,7 +297,7 @@ def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: 
     )
     assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
     assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
-    single = "2 + 1 * (1 - min(1, h * w // (TODO ** 2 + 1)))"  # the side of a square is asked for
+    single = "2 + 1 * (1 - min(1, h * w // (self.config.vit_config.hidden_stride ** 2 + 1)))"
     assert (ovis["item"]["zeros"], ovis["item"]["moved"]) == ({"indicator_tokens": [single]}, ["grids"])
     assert ovis["forward"]["unread"] == ["cu_window_seqlens"]
 
@@ -267,6 +322,39 @@ def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, r
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
     asked = {question.key: question for question in draft_recorded(tree, GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
+
+
+def test_an_encoder_that_is_called_for_each_image(record: Record, release_tree: Any) -> None:
+    """DeepSeek V4 calls its encoder image by image, and gets a grid of tokens and their order, too."""
+    architecture, merge = "DeepseekV4ForConditionalGeneration", "self.config.vision_downsample_ratio"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    assert seen["forward"] == {"encoder": "self.vision", "loop": "self.blocks", "per_item": True}
+    assert seen["item"]["values"] == {"vit_grid": ["h", "w"], "llm_grid": [f"h // {merge}", f"w // {merge}"]}
+    assert seen["item"]["zeros"] == {"perm": [f"(h // {merge}) * (w // {merge})"]}
+    assert (seen["let"], draft.questions) == ({"p": "self.config.vision_patch_size"}, ())
+
+
+def test_rows_of_calls_that_no_grid_says(record: Record, release_tree: Any) -> None:
+    """DeepSeek V4, if its grid said other rows than its calls get."""
+    architecture = "DeepseekV4ForConditionalGeneration"
+
+    def other(batch: Batch) -> Batch:
+        return replace(batch, inputs=tuple(replace(one, value=[[5, 5]] * 9) for one in batch.inputs))
+
+    problems = refusal(release_tree("0.33.0"), with_batches(record(architecture), other), architecture)
+    assert "the encoder `vision` is called 2 times for 2 images" in problems[0].message
+
+
+def test_layers_in_a_part_that_only_holds_them(record: Record, release_tree: Any) -> None:
+    """LLaVA-OneVision 2's tower loops over the layers of another part, with a row of integers for each of its rows."""
+    architecture, own = "LlavaOnevision2ForConditionalGeneration", "self.visual.embeddings"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    assert seen["forward"] == {"encoder": "self.visual", "loop": "self.encoder.layers"}
+    assert seen["let"] == {"width": f"{own}.in_channels * {own}.patch_size ** 2"}
+    assert seen["item"]["zeros"] == {"patch_positions": ["h * w", 3]}
+    assert draft.questions == ()
 
 
 def test_two_sides_of_a_patch_are_asked_for(record: Record, release_tree: Any) -> None:
@@ -363,3 +451,8 @@ def test_what_no_item_of_rows_says(
 def test_a_release_without_graphs_of_rows(record: Record, release_tree: Any) -> None:
     [problem] = refusal(release_tree("0.22.0"), record(KIMI))
     assert "this release has no graphs of rows" in problem.message
+
+
+def test_a_release_without_graphs_of_cuts(record: Record, release_tree: Any) -> None:
+    [problem] = refusal(release_tree("0.21.0"), record(NEXT), NEXT)
+    assert "this release has no graphs of cuts" in problem.message

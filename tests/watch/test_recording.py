@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scaffold.cli.app import main
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.verify.numeric import record_run
 from scaffold.watch import Batch, Call, Leaf, Recording, show_recording
 from scaffold.workflow import recording_request
@@ -188,19 +190,37 @@ def test_a_recording_repeats(record: Record, release_tree: Any) -> None:
     assert again == record(KIMI)
 
 
+@pytest.fixture
+def run(capfdbinary: Any) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(["init", *arguments, "--vllm", RELEASE])
+        captured = capfdbinary.readouterr()
+        return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+def test_it_drafts_from_the_run(record: Record, run: Any) -> None:
+    code, out, err = run(KIMI)
+    assert code == 0, err
+    assert err.startswith(f"Runs the code of vllm-{RELEASE}: ")
+    assert out.startswith(f"# {KIMI}: drafted from a recording of vLLM {RELEASE}.")
+    assert "VCG489" not in err
+
+
+def test_nothing_runs_where_nothing_may(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("scaffold.verify.numeric.record_run", None)
+    for arguments in ((KIMI, "--no-run"), ("InternVLChatModel", "--layout", "tiles")):
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        assert "drafted from the sources of vLLM" in out
+        assert "Runs the code" not in err
+
+
 class TestCommand:
-    """`init --show-recording`; the lab's process of the other tests serves it, too."""
-
-    @pytest.fixture
-    def run(self, capfdbinary: Any) -> Callable[..., tuple[int, str, str]]:
-        def call(*arguments: str) -> tuple[int, str, str]:
-            capfdbinary.readouterr()
-            with pytest.raises(SystemExit) as stop:
-                main(["init", *arguments, "--vllm", RELEASE])
-            captured = capfdbinary.readouterr()
-            return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
-
-        return call
+    """`init` and `init --show-recording`; the lab's process of the other tests serves them, too."""
 
     def test_it_says_that_it_runs_code_and_prints_the_calls(self, record: Record, run: Any) -> None:
         code, out, err = run(KIMI, "--show-recording")
@@ -220,9 +240,47 @@ class TestCommand:
         assert "error[VCG668]" in err
         assert "phi3v.py:103 reads `img_processor`" in err
 
-    def test_what_builds_a_model_is_for_a_recording(self, run: Any) -> None:
-        code, _, err = run(KIMI, "--set", "a=1")
-        assert (code, "go with --show-recording" in err) == (2, True)
+    def test_a_run_without_a_draft_is_said(self, record: Record, run: Any, monkeypatch: Any) -> None:
+        """Kimi-VL, if its run had called no part."""
+        bare = replace(record(KIMI), batches=tuple(replace(one, calls=()) for one in record(KIMI).batches))
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: bare)
+        code, out, err = run(KIMI)
+        assert (code, "drafted from the sources of vLLM" in out) == (0, True)
+        assert "info[VCG489]: drafted from the sources, since the recording of the model's run gives no draft: " in err
+
+    def test_a_model_that_does_not_run_is_drafted_from_its_source(self, run: Any, monkeypatch: Any) -> None:
+        def broken(*_: Any, **__: Any) -> Recording:
+            raise DiagnosticError(Diagnostic("VCG668", "no such size"))
+
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", broken)
+        code, out, err = run(KIMI)
+        assert (code, "drafted from the sources of vLLM" in out) == (0, True)
+        assert "Drafts from the source alone, since the model did not run: no such size" in err
+        assert run(KIMI, "--set", "a=1")[0] != 0  # whoever says how to build it wants to know
+
+    def test_the_next_command_builds_the_same_model(self, record: Record, run: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: record(KIMI))
+        code, _, err = run(KIMI, "--set", "text_config.head_dim=32", "--recipe", "automatic")
+        assert code == 0, err
+        assert f"init {KIMI} --vllm {RELEASE} --set text_config.head_dim=32 --recipe automatic -o kimi_vl.yaml`" in err
+
+    def test_batches_that_fail_leave_the_source(self, record: Record, run: Any, monkeypatch: Any) -> None:
+        none = replace(record(KIMI), batches=(), missing={"image": "ValueError: odd"})
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: none)
+        code, out, err = run(KIMI)
+        assert (code, "drafted from the sources of vLLM" in out) == (0, True)
+        assert "since the model ran on nothing: ValueError: odd" in err
+
+    def test_a_model_that_no_layout_expresses_does_not_run(self, run: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", None)
+        code, _, err = run("MiniCPMV")
+        assert (code, "error[VCG483]" in err, "Runs the code" in err) == (4, True, False)
+
+    def test_what_builds_a_model_is_for_a_run(self, run: Any) -> None:
+        code, _, err = run(KIMI, "--set", "a=1", "--no-run")
+        assert (code, "Nothing runs with --no-run" in err) == (2, True)
+        code, _, err = run(KIMI, "--json")
+        assert (code, "--json goes with --show-recording" in err) == (2, True)
 
     def test_code_of_a_checkpoint_needs_its_folder(self, run: Any) -> None:
         code, _, err = run(KIMI, "--show-recording", "--trust-remote-code")

@@ -80,6 +80,12 @@ CODES: tuple[Code, ...] = (
         "releases it was proven. `new NAME` takes it; a draft of your own is then only a comparison.",
     ),
     Code(
+        "VCG489",
+        "the recording gives no draft",
+        "A note, not an error. `init` ran the model and wrote down its calls, but no layout can be drafted from what "
+        "it saw; the message names that. The sources gave the draft in its place.",
+    ),
+    Code(
         "VCG510",
         "the output exists already",
         "`init` never overwrites a descriptor that somebody may have completed. Choose another name, or use --force.",
