@@ -149,14 +149,16 @@ def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
     assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
 
 
-@pytest.mark.parametrize(("architecture", "single"), [("ModernVBertModel", True), ("ColUltraVBertForRetrieval", False)])
+@pytest.mark.parametrize(("architecture", "single"), [("PaliGemmaForConditionalGeneration", True), (NEXT, False)])
 def test_an_explicit_port_of_items_of_one_unit(
     architecture: str, single: bool, record: Record, release_tree: Any
 ) -> None:
-    """Both processors give items an axis for units, which ModernVBERT never has several of."""
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
-    section = yaml.safe_load(draft.text)["explicit"]
-    assert section["call"] == "self.connector(self.vision_model(pixels))"
+    """An image of PaliGemma is one unit, one of LLaVA-NeXT has several; the projectors keep the number of patches."""
+    section = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)[
+        "explicit"
+    ]
+    assert section["call"].startswith("self.multi_modal_projector(self.")
+    assert section["tokens"] == "(side // self.config.vision_config.patch_size) ** 2"
     assert section.get("single", False) is single
 
 
