@@ -206,7 +206,7 @@ def test_it_drafts_from_the_run(record: Record, run: Any) -> None:
     code, out, err = run(KIMI)
     assert code == 0, err
     assert err.startswith(f"Runs the code of vllm-{RELEASE}: ")
-    assert out.startswith(f"# {KIMI}: drafted from a recording of vLLM {RELEASE}.")
+    assert f"# {KIMI}: drafted from a recording of vLLM {RELEASE}." in out
     assert "VCG489" not in err
 
 
