@@ -215,7 +215,7 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
     log = tmp_path / "log"
     child(
         monkeypatch,
-        f"open({str(log)!r}, 'a').write(os.path.basename(tree['root'])[-1])\n"
+        f"open({str(log)!r}, 'a').write('.')\n"
         f"for line in sys.stdin: say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
     )
     trees = {name: replace(request_for, tree=tmp_path / name) for name in "abc"}
@@ -225,7 +225,13 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
     with runner.keep_warm(trees=2):
         for name in "abacab":  # the third tree ends the process of b, and b then that of c
             assert runner.check_numerics(trees[name]).failure is None
-    assert len(log.read_text()) == 4
+        assert len(log.read_text()) == 4
+        with pytest.raises(DiagnosticError):
+            runner.check_numerics(replace(trees["b"], recipe="resnet"))
+        runner.check_numerics(trees["a"])
+        assert len(log.read_text()) == 4, "another tree's process stays"
+        runner.check_numerics(trees["b"])
+    assert len(log.read_text()) == 5
 
 
 #: Says which content of a file each process sees: in its own tree, and in the changed one that it is asked about.

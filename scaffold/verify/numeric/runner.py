@@ -147,7 +147,7 @@ def _bench_of(tree: Path, watch: Watch, before: Mapping[str, bytes] = _AS_IS) ->
         try:
             yield warm.bench(tree, watch, before)
         except BaseException:
-            warm.close()  # whatever was under way is not known
+            warm.forget_last()  # whatever was under way there is not known
             raise
     else:
         with _Bench(tree, watch, before) as bench:
@@ -176,6 +176,11 @@ class WarmProcess:
     def close(self) -> None:
         """End the processes and give their memory back; a later call starts another one."""
         self._end(0)
+
+    def forget_last(self) -> None:
+        """End the process that was asked last, if it is there."""
+        if self._benches:
+            self._benches.pop()[1].__exit__()
 
     def _end(self, kept: int) -> None:
         while len(self._benches) > kept:
