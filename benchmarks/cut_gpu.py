@@ -5,9 +5,9 @@
     # on the GPU host, with that release of vLLM importable
     python benchmarks/cut_gpu.py --ports FOLDER --out RESULT.json
 
-`init --no-run --yes` drafts the descriptors. The vision classes are the release's own at real sizes, with random
-weights in bfloat16. `eager` is `embed_multimodal`; both managers have their default budgets, ours without tuning.
-`limit` replays a graph of exactly the units of a call, and then runs the model's own assembly: no manager can beat it.
+`init --yes` drafts the descriptors. The vision classes are the release's own at real sizes, with random weights in
+bfloat16. `eager` is `embed_multimodal`; both managers have their default budgets, ours without tuning. `limit` replays
+a graph of exactly the units of a call, and then runs the model's own assembly: no manager can beat it.
 
 The benchmark compares every result with eager first, twice in both orders; a wrong one of ours fails the run. The scale
 is `alone_error`, the difference of eager to itself when each item comes alone. Calls and ways take turns. A time is the
@@ -422,11 +422,11 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
     for name in models:
         subject = SUBJECTS[name]
         draft = folder / f"{name}.yaml"
-        command = [sys.executable, "-m", "scaffold.cli", "init", subject.architecture, "--vllm", release]
+        command = [sys.executable, "-m", "scaffold.cli", "init", subject.architecture, "--vllm", release, "--yes"]
         if name in shipped_names():
             port = load_port(name)
         else:
-            subprocess.run([*command, "--no-run", "--yes", "--layout", "cut", "--force", "-o", str(draft)], check=True)
+            subprocess.run([*command, "--layout", "cut", "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort):
             port = port.replace(explicit=None)

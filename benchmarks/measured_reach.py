@@ -24,9 +24,9 @@ def pages() -> list[Page]:
     surveys = [load(path.stem) for path in sorted(RESULTS.glob("reach_*.json"))]
     text = document(
         "# Reach",
-        """`make reach` asks three questions of every multimodal architecture of a release. Does `init --no-run --yes`
-        draft it, from its sources and with the first candidate of every question? Does `new` prove the port
-        statically? Does `verify` prove it numerically? It reads the release's source and writes nothing into it.""",
+        """`make reach` asks three questions of every multimodal architecture of a release. Does `init --yes` draft
+        it with the first candidate of every question? Does `new` prove the port statically? Does `verify` prove it
+        numerically? It reads the release's source and writes nothing into it.""",
         """* *proven statically*: the port is generated and every static proof holds. The numerical proof has the last
         word.
 * *without a second run*: the port runs no code of the model twice. Those of `cut`, `rows` and `crops` do, but for
@@ -92,7 +92,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
                 "architectures",
                 "proven statically",
                 "numerically",
-                "both, from `init --no-run --yes` and the automatic recipe alone",
+                "both, from `init --yes` and the automatic recipe alone",
                 "numerically, without a second run",
             ],
             [counts(name, rows) for name, rows in split(kept)],

@@ -1,4 +1,4 @@
-"""`vitcg-scaffold init`: draft a descriptor from a run of a model, or from its source."""
+"""`vitcg-scaffold init`: draft a descriptor from a model's source, or from a run of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _UNRECORDED = ("tiles", "paths")
     "init",
     epilog=examples(
         "init Qwen2VLForConditionalGeneration --vllm 0.21.0 -o qwen2_vl.yaml",
-        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --no-run --answer let.k=self.num_image_token",
+        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
     ),
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
@@ -68,8 +68,12 @@ _UNRECORDED = ("tiles", "paths")
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
-@click.option("--no-run", is_flag=True, help="Run none of the tree's code: draft from the model's source alone.")
-@click.option("--show-recording", is_flag=True, help="Draft nothing: print which calls the model made.")
+@click.option("--run", is_flag=True, help="Draft from a run of the model. This runs the tree's code, as `verify` does.")
+@click.option(
+    "--show-recording",
+    is_flag=True,
+    help="Draft nothing: run the model, and print which calls it made. This runs the tree's code, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the recording as JSON.")
 @recipe_option()
 @config_option()
@@ -86,7 +90,7 @@ def command(
     no_input: bool,
     yes: bool,
     force: bool,
-    no_run: bool,
+    run: bool,
     show_recording: bool,
     as_json: bool,
     recipe: str | None,
@@ -94,12 +98,12 @@ def command(
     values: dict[str, Any],
     trust_remote_code: bool,
 ) -> None:
-    """Draft a descriptor of a model from a run of it. This runs the tree's code, as `verify` does.
+    """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
 
-    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. `init` makes it small,
-    with random weights, runs it on a few items of each modality, and drafts from the calls that it saw: with your
-    rights, in a process of its own. --recipe, --config, --set and --trust-remote-code build the model. A draft comes
-    from the source alone where the run gives none, and with --no-run or the layouts `tiles` and `paths`.
+    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. With --run, `init` makes
+    it small, with random weights, and runs it on a few items of each modality: with your rights, in a process of its
+    own. It drafts from the calls that it saw, and from the source where they give no draft. --recipe, --config, --set
+    and --trust-remote-code build the model for a run.
 
     A comment beside each value says what showed it. On a terminal `init` asks for every value that nothing shows: an
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
@@ -112,11 +116,12 @@ def command(
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
     building = {"recipe": recipe, "config": config, "values": values, "trust_remote_code": trust_remote_code}
-    unrun = no_run or layout in _UNRECORDED
     if as_json and not show_recording:
         raise click.UsageError("--json goes with --show-recording.")
-    if unrun and (show_recording or any(building.values())):
-        raise click.UsageError(f"Nothing runs with {'--no-run' if no_run else f'--layout {layout}'}.")
+    if run and layout in _UNRECORDED:
+        raise click.UsageError(f"No recording is drafted as `{layout}`: leave --run or --layout out.")
+    if any(building.values()) and not (run or show_recording):
+        raise click.UsageError("--recipe, --config, --set and --trust-remote-code go with --run or --show-recording.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
@@ -130,7 +135,7 @@ def command(
     shipped = find_shipped(tree, model)
     try:
         refuse_model(tree, model)
-        recording = None if unrun else _recorded(console, tree, model, building)
+        recording = _recorded(console, tree, model, building) if run else None
     finally:  # behind the line that code runs, which is the first
         if shipped is not None:
             console.report([shipped])
@@ -162,7 +167,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, no_run, building))
+    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, run, building))
     _say_next(console, draft, output, vllm, command_line(*again))
 
 
@@ -333,11 +338,11 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _again(given: tuple[str, ...], layout: str | None, yes: bool, no_run: bool, building: dict[str, Any]) -> list[str]:
+def _again(given: tuple[str, ...], layout: str | None, yes: bool, run: bool, building: dict[str, Any]) -> list[str]:
     """The options that decide what a draft says."""
     said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
     said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
-    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--no-run": no_run}
+    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--run": run}
     words = [word for pair in said for word in pair]
     return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
 

@@ -187,7 +187,7 @@ def test_mkdocs_builds_the_pages(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site/reference/errors/index.html").is_file()
     pages = {path.parent.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("index.html")}
-    assert '<code>init <span class="word">--no-run</span> <span class="word">--yes</span></code>' in pages["reach"]
+    assert '<code>init <span class="word">--yes</span></code>' in pages["reach"]
     blocks = "".join(re.findall(r"<pre>.*?</pre>", "".join(pages.values()), re.DOTALL))
     assert "--vllm" in blocks
     assert '<span class="word">' not in blocks

@@ -40,16 +40,15 @@ def tree(copied_tree) -> Path:
 
 @pytest.fixture
 def run(capfdbinary, monkeypatch, tmp_path):
-    """`run("init", ...)` in this process, in an empty folder, of the source alone; exit code and both streams."""
+    """`run("init", ...)` in this process, in an empty folder; exit code and both streams."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("COLUMNS", "120")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capfdbinary.readouterr()
-        words = [str(argument) for argument in arguments]
         with pytest.raises(SystemExit) as stop:
-            main([*words, *(["--no-run"] if words[0] == "init" and "--no-run" not in words else [])])
+            main([str(argument) for argument in arguments])
         captured = capfdbinary.readouterr()
         return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
 
@@ -216,7 +215,7 @@ def test_what_init_says_to_type_next_works(run, tree):
     assert code == 0
     assert typed(err) == ["plan", "two words.yaml", "--vllm", str(tree)]
     code, _, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
-    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "--no-run", "-o", "internvl.yaml"]
+    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "-o", "internvl.yaml"]
 
 
 def test_a_refusal_leaves_a_file_to_start_from(run, tree):
@@ -360,7 +359,7 @@ def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from scaffold.cli.app import main; main(sys.argv[1:])"
     )
-    options = ["-o", "my.yaml", "--color", "never", "--no-run", *more]
+    options = ["-o", "my.yaml", "--color", "never", *more]
     with subprocess.Popen(
         [sys.executable, "-c", script, "init", ARCH, "--vllm", str(tree), *options],
         stdin=child,
