@@ -42,7 +42,7 @@ SAYS = {
     "OpenVLAForActionPrediction": 'self._encode_patches(image_input["data"])',
     "ModernVBertModel": 'torch.stack(tuple(mm_kwargs["pixel_values"])).flatten(0, -4)',
     "Eagle2_5_VLForConditionalGeneration": "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)",
-    "DeepseekVLV2ForCausalLM": 'image_input["images_spatial_crop"], features',
+    "DeepseekVLV2ForCausalLM": 'batch_mm_kwargs["images_spatial_crop"], features',
     "Ovis": 'image_input["indicator_tokens"],',
     "ColUltraVBertForRetrieval": 'for key in ["pixel_values", "pixel_attention_mask"]:',
 }
