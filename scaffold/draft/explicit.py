@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -89,12 +89,34 @@ def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Cal
     return None
 
 
-def tokens_of(attributes: Collection[str], sheet: Sheet) -> str | None:
-    """The tokens of one unit: what the model says, or its patches."""
-    said = [name for name in _TOKENS if name in attributes]
+def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> str | None:
+    """The tokens of one unit, of which a run gave `rows`: what the model says, or its patches and what joins them.
+
+    None where no expression gives that number, or several do. `numbers` are the recorded values by path.
+    """
+    said = [f"self.{name}" for name in _TOKENS if numbers.get(f"self.{name}") == rows]
+    if said or rows == 1:
+        return said[0] if said else "1"
     side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
     patch = _SIDE.sub(r"patch_size\1", side)
-    return f"self.{said[0]}" if said else f"(side // {patch}) ** 2" if patch != side else None
+    long, short = numbers.get(side), numbers.get(patch)
+    if patch == side or not isinstance(long, int) or not isinstance(short, int) or not short:
+        return None
+    across = long // short
+    factors: dict[str, str] = {}
+    for path in sorted(numbers, key=lambda path: (path.count("."), path)):
+        factors.setdefault(path.rpartition(".")[2], path)
+    joined = {path: numbers[path] for name, path in factors.items() if name in _FACTORS}
+    made = {f"(side // {patch}) ** 2 + 1": across**2 + 1, f"(side // {patch} // 2) ** 2 + 2": (across // 2) ** 2 + 2}
+    made[f"(side // {patch}) ** 2"] = across**2
+    for path, by in joined.items():
+        if isinstance(by, int) and by > 0:
+            text, value = f"(side // {patch} // {path}) ** 2", (across // by) ** 2
+            if _FACTORS[path.rpartition(".")[2]]:
+                text, value = f"ceil_div(side // {patch}, {path}) ** 2", (-(-across // by)) ** 2
+            made[text] = value
+    found = [text for text, value in made.items() if value == rows]
+    return found[0] if len(found) == 1 else None
 
 
 def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str | None:

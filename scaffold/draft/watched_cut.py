@@ -16,7 +16,7 @@ from math import prod
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.explicit import put_explicit, tokens_of
+from scaffold.draft.explicit import put_explicit, tokens_recorded
 from scaffold.draft.gates import put_gate
 from scaffold.draft.reentry import ALL, problems_of_way
 from scaffold.draft.sheet import Candidate, Question, Sheet
@@ -134,11 +134,10 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
     if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
         [(site, entry)] = kept.values()
-        own = {path.removeprefix("self.") for path in recording.numbers}
 
         def tokens(held: Call) -> str | None:
-            said, rows = tokens_of(own, sheet), _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
-            return said if said is not None and rows == _value(recording, said, sheet) else None
+            rows = _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
+            return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
     put_width(recording, batches[0], sheet)
@@ -152,18 +151,8 @@ def _rows_of(batch: Batch, path: str, units: int) -> int | None:
     parts = [call.results for call in batch.calls if f"self.{call.part}" == path]
     methods = [frame.results for frame in batch.frames if frame.part == "" and frame.text.startswith(f"{path}(")]
     shapes = [leaf.shape for results in (*parts, *methods) for leaf in results if leaf.at == ""]
-    rows = {shape[1] for shape in shapes if len(shape) == 3 and shape[0] == units}
+    rows = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
     return rows.pop() if len(rows) == 1 else None
-
-
-def _value(recording: Recording, tokens: str, sheet: Sheet) -> object:
-    """The recorded value of an expression for the tokens of a unit; None where a number of it is not known."""
-    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
-    square = re.fullmatch(r"\(side // (.+)\) \*\* 2", tokens)
-    if square is None:
-        return recording.numbers.get(tokens)
-    one, other = recording.numbers.get(side), recording.numbers.get(square[1])
-    return (one // other) ** 2 if isinstance(one, int) and isinstance(other, int) and other else None
 
 
 def _is_single(batches: Sequence[Batch], site: Site) -> bool:

@@ -156,7 +156,7 @@ TUNED = {
     "internvl": ({"fused-norms", "fused-residuals", "unsplit-attention"}, False),
     "step3_vl": (set(), False),
     "mistral3": ({"fused-norms", "fused-residuals", "unsplit-attention"}, True),
-    "llava_next": ({"fused-activations", "fused-norms", "fused-residuals", "unsplit-attention"}, False),
+    "llava_next": ({"fused-activations", "fused-norms", "fused-residuals", "unsplit-attention"}, True),
 }
 
 

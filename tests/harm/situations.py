@@ -143,6 +143,7 @@ class Server:
         base.configure(self.config, self.recipe.sessions()[0], self.recipe.modalities)
         self.config.compilation_config.cudagraph_mm_encoder = self.graphs
         self.config.model_config.enforce_eager = self.eager
+        self.config.model_config.served_model_name = "a-model"
         self.after_init(self.model)
         return self.model
 
