@@ -54,7 +54,9 @@ SECTIONS = {
 COMMANDS = {name: found for section in SECTIONS.values() for name, found in section.items()}
 
 
-#: Former names of commands, and the words that each stands for now. They are in no list, and go with 0.2.
+#: The version with which former names go.
+FORMER_UNTIL = "0.2"
+#: Former names of commands, and the words that each stands for now. They are in no list.
 FORMER = {
     "protocol": ("inspect",),
     "tower": ("inspect",),
@@ -99,7 +101,9 @@ class _LazyGroup(click.Group):
             if args[0] == "regen" and not _names_descriptors(args[1:]):
                 words = (*words, "--all")
             if not ctx.resilient_parsing:  # else a shell completes it
-                ctx.ensure_object(Console).fault(f"`{args[0]}` is `{' '.join(words)}` now; the old name goes with 0.2.")
+                ctx.ensure_object(Console).fault(
+                    f"`{args[0]}` is `{' '.join(words)}` now; the old name goes with {FORMER_UNTIL}."
+                )
             args = [*words, *args[1:]]
         try:
             return super().resolve_command(ctx, args)
