@@ -82,7 +82,9 @@ def test_a_wheel_of_other_digests_is_not_built(tmp_path):
     """Nor one with an edited adapter, and a checkout without older generations has them afterwards."""
     for name in ("scaffold", "templates", "generated"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".vitcg-scaffold"))
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+    schema = "docs/reference/descriptor.schema.json"
+    (tmp_path / schema).parent.mkdir(parents=True)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", schema):
         shutil.copy(ROOT / name, tmp_path / name)
     folder = tmp_path / "generated"
     older, left = (folder / f"vitcg_adapters/v0_24/{name}.py" for name in ("internvl", "left_over"))
