@@ -11,6 +11,7 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.cut import NoEncoder, draft_cut
+from scaffold.draft.evaluate import Evaluator
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import locate, registered_name
@@ -25,7 +26,7 @@ from scaffold.draft.split import gate_of
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
-from scaffold.draft.values import Op, SourceLine
+from scaffold.draft.values import BatchInputs, Op, SourceLine
 from scaffold.draft.watched import seen
 from scaffold.draft.watched_crops import draft_watched_crops
 from scaffold.draft.watched_cut import draft_watched_cut
@@ -39,7 +40,7 @@ from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview", "refuse_model"]
+__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "inherited_port", "interview", "refuse_model"]
 
 
 class NoDraft(DiagnosticError):
@@ -258,21 +259,58 @@ def _worth(text: str, name: str) -> Diagnostic | None:
         return None
 
 
+def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
+    """That the port of a base serves a model, so that nothing is to be done; None where it may need one of its own.
+
+    That is so where the model's own code is on the way from `embed_multimodal` to the encoder. Raises VCG480 to VCG482.
+    """
+    subject = _subject(tree, reference)
+    holder = _port_holder(subject)
+    if holder is None or holder is subject.model.owner[1]:
+        return None
+    evaluator = Evaluator(subject.program, subject.model.owner, deep=True)
+    evaluator.method("embed_multimodal", **{"**": BatchInputs()})
+    entered = {id(function) for _, function in evaluator.trace.visited}
+    for _, cls in subject.program.lineage(subject.model.owner):
+        if cls is holder:
+            break
+        if any(id(node) in entered for node in cls.body):
+            return None
+    name = subject.model.class_name
+    return Diagnostic(
+        "VCG485",
+        f"{name} inherits the port of {holder.name}: nothing is to be done",
+        subject.tree.span(subject.model.file, subject.model.place.line),
+        f"vLLM captures its encoder with the methods of {holder.name}. If {name} makes another tower, check the port "
+        "with `verify`, or draft one of its own: add --force",
+        Severity.INFO,
+    )
+
+
+def _port_holder(subject: Subject) -> ast.ClassDef | None:
+    """The class that speaks the protocol: the model's, or the nearest of its bases that does."""
+    for _, cls in subject.program.lineage(subject.model.owner):
+        if any(last_name(base) == PROTOCOL for base in cls.bases):
+            return cls
+    return None
+
+
 def _has_port(subject: Subject) -> Diagnostic | None:
     """That the class, or the nearest of its bases that does, speaks the protocol already."""
-    for module, cls in subject.program.lineage(subject.model.owner):
-        if any(last_name(base) == PROTOCOL for base in cls.bases):
-            own = cls is subject.model.owner[1]
-            return Diagnostic(
-                "VCG485",
-                f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
-                subject.tree.span(module.file, cls.lineno),
-                "`new` replaces it with --replace"
-                if own
-                else f"port {cls.name} for all its subclasses; `new` gives this one its own with --replace",
-                Severity.WARNING,
-            )
-    return None
+    holder = _port_holder(subject)
+    if holder is None:
+        return None
+    own = holder is subject.model.owner[1]
+    module, _ = next(one for one in subject.program.lineage(subject.model.owner) if one[1] is holder)
+    return Diagnostic(
+        "VCG485",
+        f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
+        subject.tree.span(module.file, holder.lineno),
+        "`new` replaces it with --replace"
+        if own
+        else f"port {holder.name} for all its subclasses; `new` gives this one its own with --replace",
+        Severity.WARNING,
+    )
 
 
 def interview(

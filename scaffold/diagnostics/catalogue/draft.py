@@ -55,9 +55,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG485",
         "the model has a port already",
-        "The class speaks the protocol, by itself or through a base class. `init` drafts it as if it did not, and "
-        "`new` refuses the draft (VCG520) without --replace. A base's port serves all its subclasses: port the base, "
-        "unless the subclass encodes its items in another way.",
+        "The class speaks the protocol, by itself or through a base class. A base's port serves all its subclasses: "
+        "where a model inherits one and encodes its items with its base's code, nothing is to be done, and `init` ends "
+        "there. With --force, and where the class has the port or encodes in another way, `init` drafts the model as "
+        "if it had none. `new` refuses that draft (VCG520) without --replace.",
     ),
     Code(
         "VCG486",
