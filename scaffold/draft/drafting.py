@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.draft.bases import beside, unfollowed_bases
 from scaffold.draft.cut import NoEncoder, draft_cut
 from scaffold.draft.evaluate import Evaluator
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
@@ -91,7 +92,7 @@ def draft_descriptor(
     Without one, or where it gives no draft, from the source. `answers` by the key of a question take the place of its
     `TODO`. Without a `layout` the better of those that can express the model is taken. Pure but for reading the tree.
     Raises VCG480 to VCG482 when there is no such model, `NoDraft` (VCG483) with everything about it that no descriptor
-    expresses.
+    expresses. Where a base cannot be followed, that is the reason (VCG497).
     """
     subject = _subject(tree, reference)
     refuse_unportable(subject)
@@ -105,9 +106,11 @@ def draft_descriptor(
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
         found = tuple(dict.fromkeys((*unseen, *_dated(subject, error))))
-        if any(problem.code == "VCG483" for problem in found):
+        refused = any(problem.code == "VCG483" for problem in found)
+        found = tuple(_unfollowed(subject, found)) or found
+        if refused:
             raise NoDraft(found, _start(subject, found)) from None
-        raise  # a model without images and videos has nothing to start from
+        raise DiagnosticError(found) from None  # a model without images and videos has nothing to start from
     notes = (*filled.notes, *(_instead(problem) for problem in unseen[:1]))
     return _finished(subject, replace(filled, notes=notes))
 
@@ -149,6 +152,11 @@ def refuse_model(tree: SourceTree, reference: str) -> None:
 def _subject(tree: SourceTree, reference: str) -> Subject:
     program = Program(tree)
     return Subject(tree, program, locate(tree, program, reference))
+
+
+def _unfollowed(subject: Subject, why: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
+    model = subject.model
+    return unfollowed_bases(subject.tree, subject.program, (model.owner, model.processor, model.info), why)
 
 
 def _instead(unseen: Diagnostic) -> Diagnostic:
@@ -194,7 +202,7 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *(note for note in (port, gain) if note is not None)),
+        (*notes, *map(beside, _unfollowed(subject)), *(note for note in (port, gain) if note is not None)),
     )
 
 

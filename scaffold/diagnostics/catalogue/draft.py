@@ -1,4 +1,4 @@
-"""Codes of drafting a descriptor: VCG390, VCG480 to VCG489, VCG510 and VCG709."""
+"""Codes of drafting a descriptor: VCG390, VCG480 to VCG489, VCG497, VCG510 and VCG709."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -85,6 +85,15 @@ CODES: tuple[Code, ...] = (
         "the recording gives no draft",
         "A note, not an error. `init` ran the model and wrote down its calls, but no layout can be drafted from what "
         "it saw; the message names that. The sources gave the draft in its place.",
+    ),
+    Code(
+        "VCG497",
+        "a base class cannot be followed",
+        "The model or its processor inherits from a class that the tree does not have: code of another package, or a "
+        "class that is made at run time. Part of the model's code is there, so `init` says nothing about the model. It "
+        "follows bases that are written as a name, `module.Class`, `NAME = other.Class`, and through imports in "
+        "`try`, `if` and packages. Copy the file of the base into the tree's folder of models, and import it from "
+        "there. As a warning beside a draft it says that the rest of the source was enough for one.",
     ),
     Code(
         "VCG510",
