@@ -33,7 +33,7 @@ from scaffold.draft.watched_crops import draft_watched_crops
 from scaffold.draft.watched_cut import draft_watched_cut
 from scaffold.draft.watched_packed import draft_watched_packed
 from scaffold.draft.watched_rows import draft_watched_rows
-from scaffold.protocol import read_protocol
+from scaffold.protocol import read_protocol, tree_name
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
@@ -186,10 +186,9 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
-    release = f" {tree.release}" if tree.release else ""
     port = _has_port(subject)
     title = [
-        f"{model.class_name}: drafted from {basis} of vLLM{release}. Comments name the line that shows a value.",
+        f"{model.class_name}: drafted from {basis} of {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
@@ -238,9 +237,9 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
     inputs: list[str] = []
     with suppress(DiagnosticError):
         inputs = [f"input `{key}`: {one.kind} ({one.place})" for key, one in subject.fields.items() if one.modality]
-    release = f" {subject.tree.release}" if subject.tree.release else ""
     title = (
-        f"{subject.model.class_name}: what the sources of vLLM{release} show. No layout fits, so this is no port.",
+        f"{subject.model.class_name}: what the sources of {tree_name(subject.tree)} show. No layout fits, so this is "
+        "no port.",
         "Change the lines below and run `init` again, or write the sections of a layout by hand:",
         "`vitcg-scaffold validate --schema` has their keys, docs/concepts.md says what each layout can express.",
         *inputs,

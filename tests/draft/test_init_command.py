@@ -29,6 +29,11 @@ pytestmark = pytest.mark.trees
 ARCH = "InternVLChatModel"
 MODELS = "vllm/model_executor/models"
 FILES = tuple(f"{MODELS}/{name}.py" for name in ("registry", "internvl", "intern_vit", "qwen2_vl", "phi3v"))
+PROTOCOL_FILES = (
+    f"{MODELS}/interfaces.py",
+    "vllm/v1/worker/encoder_cudagraph_defs.py",
+    "vllm/v1/worker/encoder_cudagraph.py",
+)
 ROOT = Path(__file__).parents[2]
 
 
@@ -327,6 +332,15 @@ def test_a_model_of_another_package_has_to_be_copied(run, tree):
     for given in ("plugin/model.py", str(tree / "plugin/model.py")):
         code, _, err = run("init", given, "--vllm", tree, "-o", "my.yaml")
         assert (code, "VCG482" in err, f"copy the file into {MODELS}/" in err) == (4, True, True), err
+
+
+def test_a_fork_with_its_own_version_is_called_one(run, copied_tree):
+    tree = copied_tree("0.22.0", *FILES, *PROTOCOL_FILES).root
+    (tree / "PKG-INFO").write_text("Version: 0.1.0\n")
+    title = run("init", ARCH, "--vllm", tree)[1].splitlines()[1]
+    assert "drafted from the sources of a vLLM of its own version 0.1.0, protocol v0_22." in title
+    out = run("protocol", "--vllm", tree)[1]
+    assert "  version      a vLLM of its own version 0.1.0, protocol v0_22\n" in out
 
 
 class TestYes:
