@@ -280,14 +280,14 @@ def _installed(problems: list[Diagnostic]) -> SourceTree | None:
 
 def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
     """The generation by the release's number, if the protocol in its files is that generation's."""
-    from scaffold.protocol import read_protocol
+    from scaffold.protocol import read_protocol, tree_name
 
     expected = generation_of(tree.release or "")
     if expected is None:
         problems.append(
             Diagnostic(
                 "VCG490",
-                f"vLLM {tree.release or 'of unknown version'} is not supported by the plugin",
+                f"{tree_name(tree) if tree.release else 'vLLM of unknown version'} is not supported by the plugin",
                 help=f"the plugin supports vLLM {supported_releases()}; vLLM itself runs as it is",
             )
         )

@@ -156,17 +156,21 @@ def find_class(module: ast.Module, name: str) -> ast.ClassDef | None:
     return found
 
 
-def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import in the module's scope: also those inside top-level `if` and `try`."""
+def top_level(body: list[ast.stmt], *, at_run_time: bool = False) -> Iterator[ast.stmt]:
+    """The statements that run at import in the module's scope: also those inside top-level `if` and `try`.
+
+    `at_run_time`: without those that only a type checker sees.
+    """
     for node in body:
         yield node
+        inner: list[list[ast.stmt]] = []
         if isinstance(node, ast.If):
-            yield from top_level(node.body)
-            yield from top_level(node.orelse)
+            checked = at_run_time and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
+            inner = [node.orelse] if checked else [node.body, node.orelse]
         elif isinstance(node, ast.Try):
-            yield from top_level(node.body)
-            yield from top_level([item for handler in node.handlers for item in handler.body])
-            yield from top_level(node.orelse)
+            inner = [node.body, [item for handler in node.handlers for item in handler.body], node.orelse]
+        for statements_of in inner:
+            yield from top_level(statements_of, at_run_time=at_run_time)
 
 
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")

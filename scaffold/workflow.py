@@ -312,13 +312,20 @@ def numeric_requests(
             class_name=port.class_name,
             automatic=automatic,
             modalities=tuple(modalities) or tuple(port.modalities),
-            release=tree.release or "",
+            release=_release(tree),
             tail=tail,
             options=options,
             before=before,
         )
         for tail in tails
     ]
+
+
+def _release(tree: SourceTree) -> str:
+    """The release that a report names, or what the tree is instead."""
+    from scaffold.protocol import own_version
+
+    return own_version(tree) or tree.release or ""
 
 
 def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
@@ -334,7 +341,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
         class_name=port.class_name,
         automatic=automatic,
         modalities=tuple(port.modalities),
-        release=tree.release or "",
+        release=_release(tree),
         options=NumericOptions(
             short=True,
             image_embeds=automatic is not None,
@@ -377,7 +384,7 @@ def recording_request(
         recipe=name if automatic else chosen or name,
         class_name=found.class_name,
         automatic=automatic,
-        release=tree.release or "",
+        release=_release(tree),
         options=NumericOptions(timeout_s=_time_limit(automatic)),
     )
 

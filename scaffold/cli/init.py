@@ -67,7 +67,7 @@ _UNRECORDED = ("tiles", "paths")
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
-@click.option("--force", is_flag=True, help="Replace an existing output file.")
+@click.option("--force", is_flag=True, help="Replace an existing output file. Draft where a base's port serves, too.")
 @click.option("--run", is_flag=True, help="Draft from a run of the model. This runs the tree's code, as `verify` does.")
 @click.option(
     "--show-recording",
@@ -109,9 +109,17 @@ def command(
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
     `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
     without one exits with 3. Where no layout fits, the output file gets what is known of the model and what is in the
-    way; no command takes it for a descriptor.
+    way; no command takes it for a descriptor. Where the port of a base serves the model, `init` says so and ends.
     """
-    from scaffold.draft import NoDraft, draft_descriptor, find_shipped, interview, refuse_model, refuse_release
+    from scaffold.draft import (
+        NoDraft,
+        draft_descriptor,
+        find_shipped,
+        inherited_port,
+        interview,
+        refuse_model,
+        refuse_release,
+    )
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
@@ -131,6 +139,9 @@ def command(
     check_trusted(trust_remote_code, config)
     if show_recording:
         _show_recording(console, _record(console, tree, model, building), as_json)
+        return
+    if not force and (served := inherited_port(tree, model)) is not None:
+        console.report([served])
         return
     shipped = find_shipped(tree, model)
     try:
@@ -167,7 +178,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, run, building))
+    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, run, force, building))
     _say_next(console, draft, output, vllm, command_line(*again))
 
 
@@ -338,11 +349,13 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _again(given: tuple[str, ...], layout: str | None, yes: bool, run: bool, building: dict[str, Any]) -> list[str]:
+def _again(
+    given: tuple[str, ...], layout: str | None, yes: bool, run: bool, force: bool, building: dict[str, Any]
+) -> list[str]:
     """The options that decide what a draft says."""
     said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
     said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
-    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--run": run}
+    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--run": run, "--force": force}
     words = [word for pair in said for word in pair]
     return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
 
@@ -361,7 +374,8 @@ def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str, ag
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else f"{draft.name}.yaml"
     state = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
-    following = command_line("plan", name, "--vllm", vllm)
+    ported = any(note.code == "VCG485" for note in draft.notes)
+    following = command_line("plan", name, "--vllm", vllm, *(["--replace"] if ported else []))
     if left:
         state = f"{left} of {asked} question{'s' * (asked != 1)} open"
         following = command_line("validate", name)

@@ -31,7 +31,7 @@ def find_place(target: Target, into: Path | None, *, writes: bool) -> Place:
 
     A run that writes nothing looks at the release itself, unless `into` names a copy.
     """
-    from scaffold.protocol import TargetKind, open_tree
+    from scaffold.protocol import TargetKind, open_tree, tree_name
 
     if target.kind is not TargetKind.RELEASE:
         if into is not None:
@@ -46,10 +46,11 @@ def find_place(target: Target, into: Path | None, *, writes: bool) -> Place:
         return Place(target.tree, folder)
     copy = open_tree(folder)
     if copy.release != target.tree.release:
+        held = tree_name(copy) if copy.release else "vLLM of no known release"
         raise DiagnosticError(
             Diagnostic(
                 "VCG409",
-                f"`{folder}` holds vLLM {copy.release or 'of no known release'}, not {target.tree.release}",
+                f"`{folder}` holds {held}, not {target.tree.release}",
                 help="name another folder with --into, or give this one as --vllm",
             )
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def show_protocol(console: Console, tree: SourceTree, *, as_json: bool) -> None:
     """The generation, methods, data classes and dialect."""
-    from scaffold.protocol import read_protocol
+    from scaffold.protocol import own_version, read_protocol
 
     profile = read_protocol(tree)
     dialect = {field.name: getattr(profile.dialect, field.name) for field in fields(profile.dialect)}
@@ -37,6 +37,8 @@ def show_protocol(console: Console, tree: SourceTree, *, as_json: bool) -> None:
         return
     generation = profile.generation
     console.result(f"{tree.label}: protocol {generation.name} (vLLM {generation.first} to {generation.last})")
+    if own := own_version(tree):
+        console.result(f"  version      {own}")
     console.result(f"  fingerprint  {profile.fingerprint}")
     console.result(f"  protocol     {profile.interfaces_module}")
     console.result(f"  definitions  {profile.defs_module}")

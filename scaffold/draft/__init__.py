@@ -4,7 +4,15 @@ Reads by syntax tree and never imports vLLM: the lab makes recordings. `draft_de
 nothing here writes to the disk.
 """
 
-from scaffold.draft.drafting import Draft, NoDraft, draft_descriptor, draft_recorded, interview, refuse_model
+from scaffold.draft.drafting import (
+    Draft,
+    NoDraft,
+    draft_descriptor,
+    draft_recorded,
+    inherited_port,
+    interview,
+    refuse_model,
+)
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
 from scaffold.draft.sheet import Candidate, Question
@@ -21,6 +29,7 @@ __all__ = [
     "draft_recorded",
     "file_name",
     "find_shipped",
+    "inherited_port",
     "interview",
     "locate",
     "refuse_model",

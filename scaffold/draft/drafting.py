@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.draft.bases import beside, unfollowed_bases
 from scaffold.draft.cut import NoEncoder, draft_cut
+from scaffold.draft.evaluate import Evaluator
 from scaffold.draft.inputs import Beyond, ModalityInputs, beyond, read_inputs
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import locate, registered_name
@@ -25,13 +27,13 @@ from scaffold.draft.split import gate_of
 from scaffold.draft.subject import Subject
 from scaffold.draft.tiles import against_tiles, draft_tiles, last_linear
 from scaffold.draft.unportable import refuse_unportable, too_early
-from scaffold.draft.values import Op, SourceLine
+from scaffold.draft.values import BatchInputs, Op, SourceLine
 from scaffold.draft.watched import seen
 from scaffold.draft.watched_crops import draft_watched_crops
 from scaffold.draft.watched_cut import draft_watched_cut
 from scaffold.draft.watched_packed import draft_watched_packed
 from scaffold.draft.watched_rows import draft_watched_rows
-from scaffold.protocol import read_protocol
+from scaffold.protocol import read_protocol, tree_name
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
@@ -39,7 +41,7 @@ from scaffold.syntax import last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "interview", "refuse_model"]
+__all__ = ["Draft", "NoDraft", "draft_descriptor", "draft_recorded", "inherited_port", "interview", "refuse_model"]
 
 
 class NoDraft(DiagnosticError):
@@ -90,7 +92,7 @@ def draft_descriptor(
     Without one, or where it gives no draft, from the source. `answers` by the key of a question take the place of its
     `TODO`. Without a `layout` the better of those that can express the model is taken. Pure but for reading the tree.
     Raises VCG480 to VCG482 when there is no such model, `NoDraft` (VCG483) with everything about it that no descriptor
-    expresses.
+    expresses. Where a base cannot be followed, that is the reason (VCG497).
     """
     subject = _subject(tree, reference)
     refuse_unportable(subject)
@@ -104,9 +106,11 @@ def draft_descriptor(
         filled = _best(subject, answers or {}, layout)
     except DiagnosticError as error:
         found = tuple(dict.fromkeys((*unseen, *_dated(subject, error))))
-        if any(problem.code == "VCG483" for problem in found):
+        refused = any(problem.code == "VCG483" for problem in found)
+        found = tuple(_unfollowed(subject, found)) or found
+        if refused:
             raise NoDraft(found, _start(subject, found)) from None
-        raise  # a model without images and videos has nothing to start from
+        raise DiagnosticError(found) from None  # a model without images and videos has nothing to start from
     notes = (*filled.notes, *(_instead(problem) for problem in unseen[:1]))
     return _finished(subject, replace(filled, notes=notes))
 
@@ -150,6 +154,11 @@ def _subject(tree: SourceTree, reference: str) -> Subject:
     return Subject(tree, program, locate(tree, program, reference))
 
 
+def _unfollowed(subject: Subject, why: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
+    model = subject.model
+    return unfollowed_bases(subject.tree, subject.program, (model.owner, model.processor, model.info), why)
+
+
 def _instead(unseen: Diagnostic) -> Diagnostic:
     """That the sources gave a draft, since the recording gives none."""
     reason = unseen.message.removeprefix("the model is beyond the layouts: ")
@@ -177,10 +186,9 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
-    release = f" {tree.release}" if tree.release else ""
     port = _has_port(subject)
     title = [
-        f"{model.class_name}: drafted from {basis} of vLLM{release}. Comments name the line that shows a value.",
+        f"{model.class_name}: drafted from {basis} of {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
@@ -193,7 +201,7 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *(note for note in (port, gain) if note is not None)),
+        (*notes, *map(beside, _unfollowed(subject)), *(note for note in (port, gain) if note is not None)),
     )
 
 
@@ -229,9 +237,9 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
     inputs: list[str] = []
     with suppress(DiagnosticError):
         inputs = [f"input `{key}`: {one.kind} ({one.place})" for key, one in subject.fields.items() if one.modality]
-    release = f" {subject.tree.release}" if subject.tree.release else ""
     title = (
-        f"{subject.model.class_name}: what the sources of vLLM{release} show. No layout fits, so this is no port.",
+        f"{subject.model.class_name}: what the sources of {tree_name(subject.tree)} show. No layout fits, so this is "
+        "no port.",
         "Change the lines below and run `init` again, or write the sections of a layout by hand:",
         "`vitcg-scaffold validate --schema` has their keys, docs/concepts.md says what each layout can express.",
         *inputs,
@@ -258,21 +266,58 @@ def _worth(text: str, name: str) -> Diagnostic | None:
         return None
 
 
+def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
+    """That the port of a base serves a model, so that nothing is to be done; None where it may need one of its own.
+
+    That is so where the model's own code is on the way from `embed_multimodal` to the encoder. Raises VCG480 to VCG482.
+    """
+    subject = _subject(tree, reference)
+    holder = _port_holder(subject)
+    if holder is None or holder is subject.model.owner[1]:
+        return None
+    evaluator = Evaluator(subject.program, subject.model.owner, deep=True)
+    evaluator.method("embed_multimodal", **{"**": BatchInputs()})
+    entered = {id(function) for _, function in evaluator.trace.visited}
+    for _, cls in subject.program.lineage(subject.model.owner):
+        if cls is holder:
+            break
+        if any(id(node) in entered for node in cls.body):
+            return None
+    name = subject.model.class_name
+    return Diagnostic(
+        "VCG485",
+        f"{name} inherits the port of {holder.name}: nothing is to be done",
+        subject.tree.span(subject.model.file, subject.model.place.line),
+        f"vLLM captures its encoder with the methods of {holder.name}. If {name} makes another tower, check the port "
+        "with `verify`, or draft one of its own: add --force",
+        Severity.INFO,
+    )
+
+
+def _port_holder(subject: Subject) -> ast.ClassDef | None:
+    """The class that speaks the protocol: the model's, or the nearest of its bases that does."""
+    for _, cls in subject.program.lineage(subject.model.owner):
+        if any(last_name(base) == PROTOCOL for base in cls.bases):
+            return cls
+    return None
+
+
 def _has_port(subject: Subject) -> Diagnostic | None:
     """That the class, or the nearest of its bases that does, speaks the protocol already."""
-    for module, cls in subject.program.lineage(subject.model.owner):
-        if any(last_name(base) == PROTOCOL for base in cls.bases):
-            own = cls is subject.model.owner[1]
-            return Diagnostic(
-                "VCG485",
-                f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
-                subject.tree.span(module.file, cls.lineno),
-                "`new` replaces it with --replace"
-                if own
-                else f"port {cls.name} for all its subclasses; `new` gives this one its own with --replace",
-                Severity.WARNING,
-            )
-    return None
+    holder = _port_holder(subject)
+    if holder is None:
+        return None
+    own = holder is subject.model.owner[1]
+    module, _ = next(one for one in subject.program.lineage(subject.model.owner) if one[1] is holder)
+    return Diagnostic(
+        "VCG485",
+        f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
+        subject.tree.span(module.file, holder.lineno),
+        "`new` replaces it with --replace"
+        if own
+        else f"port {holder.name} for all its subclasses; `new` gives this one its own with --replace",
+        Severity.WARNING,
+    )
 
 
 def interview(

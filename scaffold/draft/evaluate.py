@@ -484,6 +484,8 @@ class Evaluator:
         if isinstance(target, Mapped):  # a constructed class
             self.trace.tables.append(Mapped(dict(keywords), target.made_by, place))
             return self.trace.tables[-1]
+        if isinstance(target, Closure) and target.bound and args and args[0] == Ref("self"):  # `Base.method(self, ...)`
+            return self._call(target, args[1:], keywords, frame.depth + 1)
         if isinstance(target, Closure) and (self._deep or _has_container(made) or self._runs_part(made)):
             return self._call(target, args, keywords, frame.depth + 1)
         return made

@@ -28,7 +28,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import call_name, name_path, plain_base
+from scaffold.syntax import call_name
 from scaffold.tower.source import Module, Owner, Program
 
 #: Changes of a tensor that keep what it holds and how it is laid out.
@@ -39,10 +39,6 @@ _COLUMNS = {3: ("t", "h", "w"), 2: ("h", "w"), 0: ("n",)}
 
 #: Columns of a grid whose key spells them, where no line of the model counts them: `image_grid_thw`.
 _NAMED = {"thw": 3, "hw": 2}
-
-
-#: Packages whose base classes hold no code of a model.
-_GENERAL = {"torch", "typing", "typing_extensions", "abc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,24 +200,9 @@ def read_inputs(tree: SourceTree, program: Program, model: Located) -> ModelInpu
         notes.append(left_out(tree, place, name, reason))
     if not modalities:
         what = "no call of a part of the model on images or videos was found in `embed_multimodal`"
-        for base, package in _foreign_bases(program, model):
-            what += (
-                f"; its base `{base}` is code of `{package}`: copy that file into the tree, and import it from there"
-            )
         raise DiagnosticError([*beyond(tree, model.place, what).diagnostics, *notes])
     kept, others = _alike(tree, _own_embeds(tuple(modalities)))
     return ModelInputs(kept, fields, trace, result, (*notes, *others))
-
-
-def _foreign_bases(program: Program, model: Located) -> Iterator[tuple[str, str]]:
-    """Bases of the model whose code is not in the tree, each with the package that it is imported from."""
-    for module, node in program.lineage(model.owner):
-        for path in (name_path(plain_base(base)) for base in node.bases):
-            package, member = module.imports.get(path[0], ("", None)) if path else ("", None)
-            name = ".".join(path)
-            known = not (member or len(path) > 1) or package.partition(".")[0] in {"", *_GENERAL}
-            if not known and program.resolve(module, name) is None:
-                yield name, package
 
 
 def inputs_of_sizes(field: FieldConfig) -> tuple[str, ...]:

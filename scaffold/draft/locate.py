@@ -9,13 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
+from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.bases import unfollowed_bases
 from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
-from scaffold.syntax import FunctionNode, call_name, find_method, plain_base, top_level
+from scaffold.syntax import FunctionNode, bind_call, call_name, find_method, name_path, plain_base, top_level
 from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
@@ -60,7 +62,7 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
 
     A file below the models folder may go by its name alone, with `.py` or without, and an architecture by what no other
     has in its name. Raises VCG480 (no such architecture), VCG481 (no multimodal model class), VCG482 (a file of another
-    tree).
+    tree), VCG497 (a base that cannot be followed, where no other code of the class has what is looked for).
     """
     given, _, cls = reference.partition(":")
     name = given.removesuffix(".py")
@@ -73,21 +75,20 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
         file, class_name, found = _by_architecture(tree, program, reference)
     module = program.module(file)
     assert module is not None, "found above"
-    owner = (module, module.classes[class_name])
+    owner = (module, module.top_classes[class_name])
     if program.method(owner, _EMBED) is None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG481",
-                f"`{class_name}` is no multimodal model: it has no `{_EMBED}`",
-                tree.span(file, owner[1].lineno),
-                "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
-            )
+        problem = Diagnostic(
+            "VCG481",
+            f"`{class_name}` is no multimodal model: it has no `{_EMBED}`",
+            tree.span(file, owner[1].lineno),
+            "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
         )
+        raise DiagnosticError(unfollowed_bases(tree, program, [owner]) or [problem])
     makers = ((module, cls) for cls in module.classes.values() if class_name in served_classes((module, cls)))
     found_processors = (_processor(program, one) for one in (owner, *makers))
     registered = next((one for one in found_processors if one is not None), None)
     if registered is None:
-        raise DiagnosticError(_without_processor(tree, program, owner))
+        raise DiagnosticError(unfollowed_bases(tree, program, [owner]) or [_without_processor(tree, program, owner)])
     processor, info, place = registered
     names = _names(tree, program, owner)
     if reference in names:
@@ -131,11 +132,11 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
     name = owner[1].name
     found = [(module, decorator) for module, node in program.lineage(owner) for decorator in _decorators(module, node)]
     for module, decorator in found:
-        _, call = _registration(program, module, decorator)
+        call = _registration(program, module, decorator)
         if call is not None:
             return Diagnostic(
                 "VCG481",
-                f"`{name}` registers the processor `{ast.unparse(call.args[0])}`, whose class cannot be found",
+                f"`{name}` registers the processor `{ast.unparse(call.node.args[0])}`, whose class cannot be found",
                 tree.span(module.file, decorator.lineno),
                 "define or import the class at the top level of its module, where `init` looks for it, or write the "
                 "descriptor by hand",
@@ -289,12 +290,16 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, s
         for name, node in module.classes.items()
         if program.method((module, node), _EMBED) is not None and _processor(program, (module, node)) is not None
     }
-    if class_name in module.classes:
-        return file, class_name, SourceLine(file, module.classes[class_name].lineno)
+    if class_name in module.top_classes:
+        return file, class_name, SourceLine(file, module.top_classes[class_name].lineno)
     own = [name for name, node in classes.items() if any(getattr(part, "name", "") == _EMBED for part in node.body)]
     chosen = own if len(own) == 1 else list(classes)
     if not class_name and len(chosen) == 1:
         return file, chosen[0], SourceLine(file, module.classes[chosen[0]].lineno)
+    if not class_name and not chosen:
+        lost = unfollowed_bases(tree, program, ((module, node) for node in module.classes.values()))
+        if lost:
+            raise DiagnosticError(lost)
     near = get_close_matches(class_name, classes, n=3) if class_name else chosen
     raise DiagnosticError(
         Diagnostic(
@@ -335,13 +340,13 @@ def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, Sou
     """Processor class and info class of the registering decorator of the class or of its nearest base."""
     for module, node in program.lineage(owner):
         for decorator in _decorators(module, node):
-            home, call = _registration(program, module, decorator)
+            call = _registration(program, module, decorator)
             if call is None:
                 continue
-            processor = _made_class(program, home, call.args[0])
-            info = next((keyword.value for keyword in call.keywords if keyword.arg == "info"), None)
+            processor = call.made(program, call.node.args[0])
+            info = next((keyword.value for keyword in call.node.keywords if keyword.arg == "info"), None)
             if processor is not None:
-                about = _made_class(program, home, info) if info is not None else None
+                about = call.made(program, info) if info is not None else None
                 return processor, about, SourceLine(module.file, decorator.lineno)
     return None
 
@@ -357,17 +362,43 @@ def _decorators(module: Module, cls: ast.ClassDef) -> list[ast.expr]:
     return [*cls.decorator_list, *later]
 
 
-def _registration(program: Program, module: Module, decorator: ast.expr) -> tuple[Module, ast.Call | None]:
-    """The call of `register_processor` that a decorator is, or that is in the function that it names."""
-    within: ast.AST = decorator
-    if isinstance(decorator, ast.Name):
-        function = program.resolve(module, decorator.id)
-        if function is not None and isinstance(function[1], FunctionNode):
-            module, within = function
-    for node in ast.walk(within):
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A call of `register_processor`, its module, and what the parameters of the function around it stand for."""
+
+    module: Module
+    node: ast.Call
+    given: Mapping[str, tuple[Module, ast.expr]]
+
+    def made(self, program: Program, named: ast.expr) -> Owner | None:
+        """The class that an argument means."""
+        module, named = self.given.get(ast.unparse(named), (self.module, named))
+        return _made_class(program, module, named)
+
+
+def _registration(program: Program, module: Module, decorator: ast.expr) -> _Registration | None:
+    """The call of `register_processor` that a decorator is, or that is in what it names: a function, or a value."""
+    home, within, given = module, decorator, dict[str, tuple[Module, ast.expr]]()
+    called = decorator if isinstance(decorator, ast.Call) and call_name(decorator) != _REGISTER else None
+    path = ".".join(name_path(called.func if called is not None else decorator))
+    function = program.resolve(module, path) if path else None
+    nodes: list[ast.AST] = [within]
+    if function is not None and isinstance(function[1], FunctionNode):
+        home, nodes = function[0], [function[1]]
+        if called is not None and not any(isinstance(one, ast.Starred) for one in called.args):
+            keywords = {one.arg: one.value for one in called.keywords if one.arg is not None}
+            bound = bind_call(function[1], called.args, keywords)
+            given = {name: (module, value) for name, value in bound.given.items()}
+    elif path.isidentifier():
+        nodes += [node.value for node in top_level(module.tree.body) if _sets(node, path)]
+    for node in (inner for one in nodes for inner in ast.walk(one)):
         if isinstance(node, ast.Call) and call_name(node) == _REGISTER and node.args:
-            return module, node
-    return module, None
+            return _Registration(home, node, given)
+    return None
+
+
+def _sets(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
 
 
 def _made_class(program: Program, module: Module, named: ast.expr) -> Owner | None:

@@ -139,13 +139,18 @@ def _refuse_inherited(
         return
     path, base = inherited[left[0] if left else min(inherited)]
     beside = f", and the port has no {' and '.join(left)}" if left else ""
-    way = "" if left else f", or add --replace to give {model.class_name} methods of its own"
+    way = (
+        f"port {base} ({path}) for all its subclasses"
+        if left
+        else f"nothing is to be done: the port of {base} ({path}) serves {model.class_name}, too. If that makes "
+        "another tower or encodes in another way, add --replace to give it methods of its own"
+    )
     raise DiagnosticError(
         Diagnostic(
             "VCG520",
             f"{model.class_name} inherits an implementation of {PROTOCOL} from {base}{beside}",
             tree.span(model.path, model.line),
-            f"port {base} ({path}) for all its subclasses{way}",
+            way,
         )
     )
 

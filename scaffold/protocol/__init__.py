@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from scaffold.protocol.dialect import Dialect, Paths, Postprocess, PostprocessOutputs
     from scaffold.protocol.generations import GENERATIONS, SERVED, Generation, generation_by_name
-    from scaffold.protocol.profile import ProtocolProfile, known_profile, read_protocol
+    from scaffold.protocol.profile import ProtocolProfile, known_profile, own_version, read_protocol, tree_name
     from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
     from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
     from scaffold.protocol.target import Target, TargetKind, open_tree, resolve_target
@@ -52,7 +52,7 @@ _HOMES = {
     ),
     "dialect": ("Dialect", "Paths", "Postprocess", "PostprocessOutputs"),
     "generations": ("GENERATIONS", "SERVED", "Generation", "generation_by_name"),
-    "profile": ("ProtocolProfile", "known_profile", "read_protocol"),
+    "profile": ("ProtocolProfile", "known_profile", "own_version", "read_protocol", "tree_name"),
     "releases": ("fetch_release", "stable_releases", "unpack_release"),
     "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
     "target": ("Target", "TargetKind", "open_tree", "resolve_target"),
@@ -96,9 +96,11 @@ __all__ = [
     "generation_by_name",
     "known_profile",
     "open_tree",
+    "own_version",
     "read_protocol",
     "resolve_target",
     "stable_releases",
+    "tree_name",
     "unpack_release",
 ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.dialect import Dialect, derive_dialect, inspect_manager
-from scaffold.protocol.generations import Generation, match_generation
+from scaffold.protocol.generations import GENERATIONS, Generation, match_generation
 from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, ProtocolShape
 from scaffold.protocol.tree import SourceTree, module_file, source_lines
 from scaffold.syntax import (
@@ -82,6 +82,30 @@ class ProtocolProfile:
             "get_max_frames_per_video": self.dialect.frames_method,
         }
         return frozenset(self.generation.renamed.get(name, name) for name, is_called in called.items() if not is_called)
+
+
+def tree_name(tree: SourceTree) -> str:
+    """A tree's vLLM, as people call it: by its release, or as a fork with a number of its own."""
+    return own_version(tree) or f"vLLM {tree.release or ''}".rstrip()
+
+
+def own_version(tree: SourceTree) -> str:
+    """A name, with the protocol, for a tree whose version is none of vLLM's; empty for all others.
+
+    A snapshot between two releases may speak the protocol of the next one, under the number of the last.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        version = Version(tree.release or "")
+        generation = read_protocol(tree).generation
+    except (InvalidVersion, DiagnosticError):
+        return ""
+    later = [one for one in GENERATIONS if Version(one.first) > Version(generation.first)]
+    is_older = (version.major, version.minor + 1) < Version(generation.first).release[:2]
+    is_newer = bool(later) and version >= Version(later[0].first)
+    own = f"a vLLM of its own version {tree.release}, protocol {generation.name}"
+    return own if is_older or is_newer else ""
 
 
 def read_protocol(tree: SourceTree) -> ProtocolProfile:

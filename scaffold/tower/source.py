@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,9 @@ from scaffold.syntax import (
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 #: Methods of `current_platform` that are true on no GPU of NVIDIA, whose graphs these are.
 _OTHER_PLATFORMS = {"is_rocm", "is_xpu", "is_cpu", "is_tpu"}
+#: Packages whose base classes hold no code of a model, and modules of vLLM that say what a model is.
+_GENERAL = {*sys.stdlib_module_names, "torch", "typing_extensions"}
+_INTERFACES = ("vllm.model_executor.models.interfaces", "vllm.multimodal.")
 
 
 @dataclass(eq=False)
@@ -56,6 +61,26 @@ class Module:
     def top_classes(self) -> dict[str, ast.ClassDef]:
         """The classes as `find_class` finds them, for who asks for one after the other."""
         return {node.name: node for node in top_level(self.tree.body) if isinstance(node, ast.ClassDef)}
+
+    @cached_property
+    def bindings(self) -> dict[str, list[str | tuple[str, str]]]:
+        """The bindings of names by imports and `NAME = other.Name`, in their order: a path, or (dotted module, member).
+
+        An empty path is a value that has none. `*` has the modules whose names all come in. Branches for type checkers
+        alone do not run.
+        """
+        found: dict[str, list[str | tuple[str, str]]] = {}
+        for node in top_level(self.tree.body, at_run_time=True):
+            if isinstance(node, ast.ImportFrom):
+                home = import_source(self.file, node)
+                for alias in node.names:
+                    found.setdefault(alias.asname or alias.name, []).append((home, alias.name))
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                named = ".".join(name_path(plain_base(node.value)))
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append(named)
+        return found
 
     @cached_property
     def _lines(self) -> SourceLines:
@@ -149,31 +174,52 @@ class Program:
         assert node is not None, name
         return module, node
 
-    def resolve(self, module: Module, name: str, depth: int = 4) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
+    def resolve(self, module: Module, name: str) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
         """The class or function that `name` means in `module`, following imports inside the tree.
 
-        Also `alias.Name` of an imported module.
+        Also `alias.Name` of an imported module, other names of a class, and names that an import of `*` brings. The
+        first of several bindings counts whose class or function the tree has.
         """
+        return self._resolve(module, name, set())
+
+    def _resolve(
+        self, module: Module, name: str, seen: set[tuple[str, str]]
+    ) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
+        if (module.file, name) in seen:
+            return None
+        seen.add((module.file, name))
         holder, _, member = name.rpartition(".")
         if holder:
             home = self.imported_module(module, holder)
-            return self.resolve(home, member, depth - 1) if home is not None and depth else None
+            return self._resolve(home, member, seen) if home is not None else None
         if name in module.classes:
             return module, module.classes[name]
         if name in module.functions:
             return module, module.functions[name]
-        target = self.imported(module, name) if depth else None
-        return self.resolve(*target, depth - 1) if target is not None else None
+        target = self.imported(module, name)
+        found = self._resolve(*target, seen) if target is not None else None
+        if found is None and name in module.top_classes:
+            return module, module.top_classes[name]
+        everything = module.bindings.get("*", []) if not name.startswith("_") else []
+        for bound in (*module.bindings.get(name, []), *everything) if found is None else ():
+            if isinstance(bound, str):
+                found = self._resolve(module, bound, seen) if bound else None
+            elif (home := self._module_of(bound[0])) is not None:
+                found = self._resolve(home, name if bound[1] == "*" else bound[1], seen)
+            if found is not None:
+                break
+        return found
+
+    def _module_of(self, dotted: str) -> Module | None:
+        """The module of the tree with this dotted name."""
+        base = dotted.replace(".", "/")
+        return next(filter(None, (self.module(path) for path in (f"{base}.py", f"{base}/__init__.py"))), None)
 
     def imported(self, module: Module, name: str) -> tuple[Module, str] | None:
         """The module of the tree from which `module` imports `name`, and its name there."""
         dotted, member = module.imports.get(name, ("", None))
-        base = dotted.replace(".", "/")
-        for candidate in (f"{base}.py", f"{base}/__init__.py") if member is not None else ():
-            target = self.module(candidate)
-            if target is not None and member is not None:
-                return target, member
-        return None
+        target = self._module_of(dotted) if member is not None else None
+        return (target, member) if target is not None and member is not None else None
 
     def imported_module(self, module: Module, path: str) -> Module | None:
         """The module of the tree that `path` means in `module`: an alias, or the dotted name of an `import`."""
@@ -182,11 +228,9 @@ class Program:
         whole = [dotted, member, *inner] if member is not None else [dotted, *inner]
         # `import a.b` binds `a`, and `import a.b as c` binds `a.b`: the index keeps `a.b` for both.
         for name in (".".join(filter(None, whole)), path if dotted else ""):
-            base = name.replace(".", "/")
-            for candidate in (f"{base}.py", f"{base}/__init__.py") if base else ():
-                found = self.module(candidate)
-                if found is not None:
-                    return found
+            found = self._module_of(name) if name else None
+            if found is not None:
+                return found
         return None
 
     def lineage(self, owner: Owner) -> Iterator[Owner]:
@@ -208,6 +252,33 @@ class Program:
             found = [self.resolve(module, name) for name in names if name]
             self._bases[id(node)] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
         return self._bases[id(node)]
+
+    def unfollowed(self, owner: Owner) -> Iterator[tuple[Module, ast.ClassDef, ast.expr]]:
+        """Bases of a class, and of its bases, that are no class of the tree, each with the class that names it.
+
+        Without those of Python, of torch, and of vLLM's interfaces: they hold no code of a model.
+        """
+        for module, node in self.lineage(owner):
+            for base in node.bases:
+                name = ".".join(name_path(plain_base(base)))
+                found = self.resolve(module, name) if name else None
+                known = found is not None and isinstance(found[1], ast.ClassDef)
+                if not known and not (name and self._is_general(module, name, set())):
+                    yield module, node, base
+
+    def _is_general(self, module: Module, name: str, seen: set[str]) -> bool:
+        """Whether a name that the tree does not define is of a package without code of a model, or bound nowhere."""
+        first, _, _ = name.partition(".")
+        if first in module.imports:
+            package = module.imports[first][0]
+            return package.partition(".")[0] in _GENERAL or package.startswith(_INTERFACES)
+        if first in seen:
+            return False
+        seen.add(first)
+        bound = [one for one in module.bindings.get(first, []) if isinstance(one, str)]
+        if bound:
+            return bool(bound[0]) and self._is_general(module, bound[0], seen)
+        return "*" not in module.bindings or hasattr(builtins, name)
 
     def method(self, owner: Owner, name: str, *, inherited: bool = False) -> Method | None:
         """The method `name` of a class or of its bases in the tree; `inherited`: of its bases.
@@ -260,21 +331,22 @@ class Program:
         return self.method((found[0], found[1]), path[1])
 
     def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
-        """The function that a call of `f`, `self.f`, `cls.f` or `Class.f` reaches.
+        """The function that a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, also of an imported module.
 
         The call is in a method of `owner` or a function of `module`. None for anything else, and for what is not in
         the tree.
         """
-        if len(path) == 1:
-            found = self.resolve(module, path[0])
-            if found is None or isinstance(found[1], ast.ClassDef):
-                return None
-            return Callee(found[0], None, found[1], None)
-        holder = owner
-        if len(path) == 2 and path[0] not in ("self", "cls"):
-            found = self.resolve(module, path[0])
+        if not path:
+            return None
+        if path[0] in ("self", "cls"):
+            holder = owner if len(path) == 2 else None
+        else:
+            found = self.resolve(module, ".".join(path))
+            if found is not None and not isinstance(found[1], ast.ClassDef):
+                return Callee(found[0], None, found[1], None)
+            found = self.resolve(module, ".".join(path[:-1])) if len(path) > 1 else None
             holder = (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
-        method = self.method(holder, path[1]) if holder is not None and len(path) == 2 else None
+        method = self.method(holder, path[-1]) if holder is not None else None
         return Callee(method[0], (method[0], method[1]), method[2], holder) if method is not None else None
 
     def members(self, owner: Owner) -> frozenset[str]:

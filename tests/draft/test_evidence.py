@@ -584,15 +584,6 @@ REFUSED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
         ],
         "no call of a part of the model",
     ),
-    "a base that is not in the tree": (
-        "mllama4",
-        [
-            ("import math\n", "import math\nfrom plugin.models import Encoding\n"),
-            ("class Llama4ForConditionalGeneration(\n", "class Llama4ForConditionalGeneration(\n    Encoding,\n"),
-            ("self._parse_and_validate_image_input(", "self.parsed_by_a_base("),
-        ],
-        "its base `Encoding` is code of `plugin.models`: copy that file into the tree",
-    ),
 }
 
 

@@ -29,6 +29,11 @@ pytestmark = pytest.mark.trees
 ARCH = "InternVLChatModel"
 MODELS = "vllm/model_executor/models"
 FILES = tuple(f"{MODELS}/{name}.py" for name in ("registry", "internvl", "intern_vit", "qwen2_vl", "phi3v"))
+PROTOCOL_FILES = (
+    f"{MODELS}/interfaces.py",
+    "vllm/v1/worker/encoder_cudagraph_defs.py",
+    "vllm/v1/worker/encoder_cudagraph.py",
+)
 ROOT = Path(__file__).parents[2]
 
 
@@ -249,6 +254,34 @@ def test_a_refusal_leaves_a_file_to_start_from(run, tree):
         assert "error[VCG390]: `layout` is an open question: no layout fits the model as it is written" in err
 
 
+@pytest.mark.parametrize("options", [(), ("--yes",), ("-o", "my.yaml")])
+def test_a_model_that_a_port_of_its_base_serves_needs_nothing(options, run):
+    """There is no draft, and no next command that would refuse it."""
+    code, out, err = run("init", "JinaVLForRanking", "--vllm", "0.33.0", *options)
+    assert (code, out) == (0, "")
+    name, base = "JinaVLForSequenceClassification", "Qwen2VLForConditionalGeneration"
+    assert f"info[VCG485]: {name} inherits the port of {base}: nothing is to be done" in err
+    assert "Next:" not in err
+    assert not Path("my.yaml").exists()
+
+
+def test_a_port_of_its_own_is_drafted_on_request(run):
+    """The next commands are those that take such a draft."""
+    name = ("init", "JinaVLForRanking", "--vllm", "0.33.0", "--yes", "--force")
+    assert f"Next: `vitcg-scaffold {shlex.join(name[:4])} --yes --force -o " in run(*name)[2]
+    code, _, err = run(*name, "-o", "my.yaml")
+    assert code == 0
+    assert "warning[VCG485]" in err
+    assert "Next: `vitcg-scaffold plan my.yaml --vllm 0.33.0 --replace`" in err
+    assert run("plan", "my.yaml", "--vllm", "0.33.0", "--replace")[0] == 0
+
+
+@pytest.mark.parametrize("model", ["StepVLForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"])
+def test_a_model_with_an_encoding_of_its_own_is_looked_at(model, run):
+    """Its own methods run the encoder: nothing shows that the port of its base is right."""
+    assert "nothing is to be done" not in run("init", model, "--vllm", "0.33.0")[2]
+
+
 @pytest.mark.parametrize("model", ["MiniCPMV", "MoonshotKimiaForCausalLM"])
 def test_a_refusal_of_a_model_without_an_encoder_leaves_nothing(model, run):
     """One makes models of other classes, the other has no images."""
@@ -301,6 +334,15 @@ def test_a_model_of_another_package_has_to_be_copied(run, tree):
         assert (code, "VCG482" in err, f"copy the file into {MODELS}/" in err) == (4, True, True), err
 
 
+def test_a_fork_with_its_own_version_is_called_one(run, copied_tree):
+    tree = copied_tree("0.22.0", *FILES, *PROTOCOL_FILES).root
+    (tree / "PKG-INFO").write_text("Version: 0.1.0\n")
+    title = run("init", ARCH, "--vllm", tree)[1].splitlines()[1]
+    assert "drafted from the sources of a vLLM of its own version 0.1.0, protocol v0_22." in title
+    out = run("protocol", "--vllm", tree)[1]
+    assert "  version      a vLLM of its own version 0.1.0, protocol v0_22\n" in out
+
+
 class TestYes:
     def test_first_candidates_are_taken_and_said(self, run, tree):
         code, out, err = run("init", ARCH, "--vllm", tree, "--yes")
@@ -341,7 +383,7 @@ class TestFiles:
         """Two classes are registered, one of them only inherits: the other one is meant."""
         out = run("init", f"{MODELS}/qwen2_vl.py", "--vllm", tree)[1]
         assert "class: Qwen2VLForConditionalGeneration" in out
-        out = run("init", f"{MODELS}/qwen2_vl.py:Tarsier2ForConditionalGeneration", "--vllm", tree)[1]
+        out = run("init", f"{MODELS}/qwen2_vl.py:Tarsier2ForConditionalGeneration", "--vllm", tree, "--force")[1]
         assert "class: Tarsier2ForConditionalGeneration" in out
 
 

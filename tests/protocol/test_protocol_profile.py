@@ -21,7 +21,9 @@ from scaffold.protocol import (
     SourceTree,
     generation_by_name,
     known_profile,
+    own_version,
     read_protocol,
+    tree_name,
 )
 from scaffold.protocol import generations as generations_module
 from scaffold.protocol.profile import read_source
@@ -451,3 +453,33 @@ def test_moved_protocol_and_manager_are_found(copied_tree) -> None:
 def test_a_value_is_spelled_alike_under_every_python() -> None:
     """A fingerprint is recorded under one Python and compared under others: 3.10 unparses `lambda :`."""
     assert canonical_value("field( default_factory = lambda :{})") == "field(default_factory=lambda: {})"
+
+
+# --- the name of a tree -----------------------------------------------------------------------------------------------
+
+#: release of the files, the version that the tree names, what it is called
+NAMES = {
+    "a release": ("0.33.0", "0.33.0", "vLLM 0.33.0"),
+    "a release of a platform": ("0.33.0", "0.33.0+cpu", "vLLM 0.33.0+cpu"),
+    "a fork": ("0.33.0", "0.1.0", "a vLLM of its own version 0.1.0, protocol v0_30"),
+    "a snapshot of a fork": ("0.33.0", "0.1.0.dev3+gabc", "a vLLM of its own version 0.1.0.dev3+gabc, protocol v0_30"),
+    "a fork with higher numbers": ("0.27.0", "1.2.3", "a vLLM of its own version 1.2.3, protocol v0_27"),
+    "a snapshot behind a change of the protocol": ("0.30.0", "0.29.1.dev400", "vLLM 0.29.1.dev400"),
+    "a snapshot before one": ("0.29.0", "0.30.0.dev1", "vLLM 0.30.0.dev1"),
+    "a release to come": ("0.33.0", "0.34.0", "vLLM 0.34.0"),
+    "no version": ("0.33.0", None, "vLLM"),
+    "no number": ("0.33.0", "dev", "vLLM dev"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_tree_is_called_what_it_is(case, release_tree):
+    release, version, name = NAMES[case]
+    tree = replace(release_tree(release), release=version)
+    assert tree_name(tree) == name
+    assert own_version(tree) == ("" if name.startswith("vLLM") else name)
+
+
+@pytest.mark.parametrize("release", GENERATION_OF)
+def test_no_release_has_a_version_of_its_own(release, release_tree):
+    assert tree_name(release_tree(release)) == f"vLLM {release}"

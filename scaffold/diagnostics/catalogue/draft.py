@@ -1,4 +1,4 @@
-"""Codes of drafting a descriptor: VCG390, VCG480 to VCG489, VCG510 and VCG709."""
+"""Codes of drafting a descriptor: VCG390, VCG480 to VCG489, VCG497, VCG510 and VCG709."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -55,9 +55,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG485",
         "the model has a port already",
-        "The class speaks the protocol, by itself or through a base class. `init` drafts it as if it did not, and "
-        "`new` refuses the draft (VCG520) without --replace. A base's port serves all its subclasses: port the base, "
-        "unless the subclass encodes its items in another way.",
+        "The class speaks the protocol, by itself or through a base class. A base's port serves all its subclasses: "
+        "where a model inherits one and encodes its items with its base's code, nothing is to be done, and `init` ends "
+        "there. With --force, and where the class has the port or encodes in another way, `init` drafts the model as "
+        "if it had none. `new` refuses that draft (VCG520) without --replace.",
     ),
     Code(
         "VCG486",
@@ -84,6 +85,15 @@ CODES: tuple[Code, ...] = (
         "the recording gives no draft",
         "A note, not an error. `init` ran the model and wrote down its calls, but no layout can be drafted from what "
         "it saw; the message names that. The sources gave the draft in its place.",
+    ),
+    Code(
+        "VCG497",
+        "a base class cannot be followed",
+        "The model or its processor inherits from a class that the tree does not have: code of another package, or a "
+        "class that is made at run time. Part of the model's code is there, so `init` says nothing about the model. It "
+        "follows bases that are written as a name, `module.Class`, `NAME = other.Class`, and through imports in "
+        "`try`, `if` and packages. Copy the file of the base into the tree's folder of models, and import it from "
+        "there. As a warning beside a draft it says that the rest of the source was enough for one.",
     ),
     Code(
         "VCG510",

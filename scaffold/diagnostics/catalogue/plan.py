@@ -79,8 +79,9 @@ CODES: tuple[Code, ...] = (
         "The class defines protocol methods that are not what the descriptor generates. They may be written by hand, "
         "so they are not touched unasked.\n\nWith --replace they are swapped for the generated methods, together with "
         "the helpers, values and imports of the file that only they use; `revert` brings them back. A class may also "
-        "inherit one: then the base is what to port, and --replace gives the subclass methods of its own, as long as "
-        "none of the base's is left to run beside them.",
+        "inherit a port. That serves it, too, and nothing is to be done, unless it makes another tower or encodes in "
+        "another way. --replace then gives it methods of its own, as long as none of the base's is left to run beside "
+        "them.",
     ),
     Code(
         "VCG521",

@@ -1,0 +1,253 @@
+"""Bases as people write them, in files added to a release: followed where the tree has them, else named."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.draft import NoDraft, draft_descriptor
+from scaffold.draft.inputs import read_fields
+from scaffold.draft.locate import locate
+from scaffold.protocol.tree import SourceTree
+from scaffold.tower.source import Program
+
+pytestmark = pytest.mark.trees
+
+RELEASE = "0.33.0"
+MODELS = "vllm/model_executor/models"
+HEIR = f"{MODELS}/heir.py"
+QWEN = "vllm.model_executor.models.qwen3_vl"
+PROCESSOR = "Qwen3VLMultiModalProcessor"
+#: What the processor of Qwen3-VL gives, and what an heir adds.
+GIVEN = {
+    "pixel_values", "image_embeds", "image_grid_thw", "pixel_values_videos", "video_embeds", "video_grid_thw",
+    "timestamps",
+}  # fmt: skip
+ADDED = "input_audio_features"
+
+#: How a file may name the base of a processor: its lines, and the base.
+BASES = {
+    "a module": (f"import {QWEN} as Q", f"Q.{PROCESSOR}"),
+    "a whole path": (f"import {QWEN}", f"{QWEN}.{PROCESSOR}"),
+    "a member of a package": ("from . import qwen3_vl", f"qwen3_vl.{PROCESSOR}"),
+    "a generic": (f"import {QWEN} as Q", f"Q.{PROCESSOR}[Q.Qwen3VLProcessingInfo]"),
+    "another name": (f"import {QWEN} as Q\nBase = Q.{PROCESSOR}", "Base"),
+    "another name of a name": (f"from .qwen3_vl import {PROCESSOR} as P\nFirst = P\nBase: type = First", "Base"),
+    "another name in a branch": (
+        f"from .qwen3_vl import {PROCESSOR}\nif TYPE_CHECKING:\n    Base = object\nelse:\n    Base = {PROCESSOR}",
+        "Base",
+    ),
+    "the import that the tree has": (
+        f"try:\n    from .qwen9 import {PROCESSOR}\nexcept ImportError:\n    from .qwen3_vl import {PROCESSOR}",
+        PROCESSOR,
+    ),
+    "an import with another way out": (
+        f"try:\n    from .qwen3_vl import {PROCESSOR}\nexcept ImportError:\n    {PROCESSOR} = object",
+        PROCESSOR,
+    ),
+    "a class in a branch": (
+        f"import {QWEN} as Q\nif Q is not None:\n    class Base(Q.{PROCESSOR}):\n        pass",
+        "Base",
+    ),
+    "a name that a package hands on": ("from .again import Again", "Again"),
+    "a package that hands on all names": ("from . import again", f"again.{PROCESSOR}"),
+}
+PACKAGE = {
+    f"{MODELS}/again/__init__.py": f"from .more import *\nfrom .less import {PROCESSOR} as Again\n".encode(),
+    f"{MODELS}/again/more.py": f"from {QWEN} import *\n".encode(),
+    f"{MODELS}/again/less.py": f"from .more import {PROCESSOR}\n".encode(),
+}
+TEXT = f"""
+from typing import TYPE_CHECKING
+
+from vllm.model_executor.models.qwen3_vl import Qwen3VLDummyInputsBuilder, Qwen3VLProcessingInfo
+from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration as Model
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.inputs import MultiModalFieldConfig
+LINES
+
+
+class HeirProcessor(BASE):
+    def _get_mm_fields_config(self, hf_inputs, hf_processor_mm_kwargs):
+        return dict(SUPER, {ADDED}=MultiModalFieldConfig.batched("audio"))
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    HeirProcessor, info=Qwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class Heir(Model):
+    pass
+"""
+SUPER = "**super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs)"
+
+
+def tree_with(tree: SourceTree, lines: str, base: str, more: str = SUPER) -> SourceTree:
+    text = TEXT.replace("LINES", lines).replace("BASE", base).replace("SUPER", more)
+    return tree.with_files({HEIR: text.encode(), **PACKAGE})
+
+
+@pytest.mark.parametrize("case", BASES)
+def test_the_inputs_of_a_processors_base_are_found(case, release_tree):
+    tree = tree_with(release_tree(RELEASE), *BASES[case])
+    program = Program(tree)
+    model = locate(tree, program, f"{HEIR}:Heir")
+    assert set(read_fields(tree, program, model)) == GIVEN | {ADDED}
+    assert not list(program.unfollowed(model.processor))
+
+
+def test_a_method_of_a_base_may_be_called_by_its_class(release_tree):
+    call = f"**Q.{PROCESSOR}._get_mm_fields_config(self, hf_inputs, hf_processor_mm_kwargs)"
+    tree = tree_with(release_tree(RELEASE), *BASES["a module"], call)
+    program = Program(tree)
+    assert set(read_fields(tree, program, locate(tree, program, f"{HEIR}:Heir"))) == GIVEN | {ADDED}
+
+
+def test_such_an_heir_is_drafted_as_its_base(release_tree):
+    """All but the names: the speech that its processor adds has no graphs."""
+    tree = tree_with(release_tree(RELEASE), *BASES["a module"])
+    found = draft_descriptor(tree, f"{HEIR}:Heir")
+    base = draft_descriptor(tree, "Qwen3VLForConditionalGeneration")
+    assert [question.key for question in found.questions] == [question.key for question in base.questions]
+    assert "VCG497" not in [note.code for note in found.notes]
+
+
+#: What cannot be followed: lines, base, and what is said of it.
+LOST = {
+    "another package": (
+        "from plugin.models import Speech",
+        "Speech",
+        "the base `Speech` of `HeirProcessor` cannot be followed: it is code of `plugin.models`, which the tree does "
+        "not have",
+    ),
+    "a module of another package": (
+        "import plugin.models as P",
+        "P.Speech",
+        "the base `P.Speech` of `HeirProcessor` cannot be followed: it is code of `plugin.models`, which the tree does "
+        "not have",
+    ),
+    "an import of all names": (
+        "from plugin.models import *",
+        "Speech",
+        "the base `Speech` of `HeirProcessor` cannot be followed: it is code of `plugin.models`, which the tree does "
+        "not have",
+    ),
+    "another name": (
+        "import plugin.models as P\nSpeech = P.Speech",
+        "Speech",
+        "the base `Speech` of `HeirProcessor` cannot be followed: it is code of `plugin.models`, which the tree does "
+        "not have",
+    ),
+    "a name for a call": (
+        "from plugin import speaking\nSpeech = speaking()",
+        "Speech",
+        "the base `Speech` of `HeirProcessor` cannot be followed: it is made at run time",
+    ),
+    "a call": (
+        "from plugin import speaking",
+        f"speaking({PROCESSOR})",
+        f"the base `speaking({PROCESSOR})` of `HeirProcessor` cannot be followed: it is made at run time",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_a_processors_base_that_cannot_be_followed_is_named(case, release_tree):
+    """Of the inputs only those of audio can be read: that says nothing about the model."""
+    lines, base, words = LOST[case]
+    with pytest.raises(DiagnosticError) as met:
+        draft_descriptor(tree_with(release_tree(RELEASE), lines, base), f"{HEIR}:Heir")
+    (problem,) = met.value.diagnostics
+    assert (problem.code, problem.message) == ("VCG497", words)
+    assert problem.span is not None
+    assert problem.span.file.endswith(HEIR)
+    assert problem.notes == ("without it: `Heir` encodes no images and no videos, only audio",)
+
+
+#: Classes of which too little can be read, by the way to name them.
+MODEL = {
+    "no embed_multimodal": ("class Heir(P.Model):\n    pass\n", f"{HEIR}:Heir"),
+    "no processor": ("class Heir(P.Model):\n    def embed_multimodal(self, **kwargs): ...\n", f"{HEIR}:Heir"),
+    "no class to choose": ("class Heir(P.Model):\n    pass\n", HEIR),
+}
+
+
+@pytest.mark.parametrize("case", MODEL)
+def test_a_models_base_that_cannot_be_followed_is_named(case, release_tree):
+    text, reference = MODEL[case]
+    tree = release_tree(RELEASE).with_files({HEIR: f"import plugin.models as P\n\n\n{text}".encode()})
+    with pytest.raises(DiagnosticError) as met:
+        locate(tree, Program(tree), reference)
+    (problem,) = met.value.diagnostics
+    assert problem.code == "VCG497"
+    assert problem.message.startswith("the base `P.Model` of `Heir` cannot be followed: it is code of `plugin.models`")
+    assert "copy its file into the tree" in (problem.help or "")
+
+
+def test_a_refusal_without_a_base_names_the_base_first(release_tree):
+    """The file to start from has the base as its reason, too."""
+    tree = release_tree(RELEASE)
+    file = f"{MODELS}/mllama4.py"
+    text = tree.read(file)
+    for old, new in (
+        ("import math\n", "import math\nfrom plugin.models import Encoding\n"),
+        ("class Llama4ForConditionalGeneration(\n", "class Llama4ForConditionalGeneration(\n    Encoding,\n"),
+        ("self._parse_and_validate_image_input(", "self.parsed_by_a_base("),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(NoDraft) as met:
+        draft_descriptor(tree.with_files({file: text.encode()}), "Llama4ForConditionalGeneration")
+    (problem,) = met.value.diagnostics
+    assert problem.code == "VCG497"
+    assert any("no call of a part of the model" in note for note in problem.notes)
+    assert "the base `Encoding` of `Llama4ForConditionalGeneration` cannot be followed" in met.value.start
+
+
+def test_a_draft_beside_an_unknown_base_says_so(release_tree):
+    """Qwen3-VL's own code is enough, but a class that comes before it may override it."""
+    text = "from plugin import Speech\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration as Q\n\n\n"
+    tree = release_tree(RELEASE).with_files({HEIR: f"{text}class Heir(Speech, Q):\n    pass\n".encode()})
+    notes = [note for note in draft_descriptor(tree, f"{HEIR}:Heir").notes if note.code == "VCG497"]
+    assert [note.severity for note in notes] == [Severity.WARNING]
+    assert notes[0].message.endswith("which the tree does not have. What it overrides was not looked at")
+
+
+#: Ways to register a processor that are no call above the class.
+DECORATORS = {
+    "a value": (
+        "registered = MULTIMODAL_REGISTRY.register_processor(Q.Qwen3VLMultiModalProcessor, "
+        "info=Q.Qwen3VLProcessingInfo, dummy_inputs=Q.Qwen3VLDummyInputsBuilder)",
+        "registered",
+    ),
+    "a function": (
+        "def registered(cls):\n    return MULTIMODAL_REGISTRY.register_processor(Q.Qwen3VLMultiModalProcessor, "
+        "info=Q.Qwen3VLProcessingInfo, dummy_inputs=Q.Qwen3VLDummyInputsBuilder)(cls)",
+        "registered",
+    ),
+    "a function with the classes": (
+        "def registered(processor, about):\n    return MULTIMODAL_REGISTRY.register_processor(processor, info=about, "
+        "dummy_inputs=Q.Qwen3VLDummyInputsBuilder)",
+        "registered(Q.Qwen3VLMultiModalProcessor, about=Q.Qwen3VLProcessingInfo)",
+    ),
+    "a function of a module": ("from . import registering", "registering.registered(Q.Qwen3VLMultiModalProcessor)"),
+}
+REGISTERING = b"""import vllm.model_executor.models.qwen3_vl as own
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+
+def registered(processor):
+    return MULTIMODAL_REGISTRY.register_processor(processor, info=own.Qwen3VLProcessingInfo)
+"""
+
+
+@pytest.mark.parametrize("case", DECORATORS)
+def test_a_processor_is_registered_by(case, release_tree):
+    lines, decorator = DECORATORS[case]
+    text = (
+        f"import {QWEN} as Q\nfrom vllm.multimodal import MULTIMODAL_REGISTRY\n{lines}\n\n\n@{decorator}\nclass Heir("
+    )
+    files = {HEIR: f"{text}Q.Qwen3VLModel):\n    def embed_multimodal(self, **kwargs): ...\n".encode()}
+    tree = release_tree(RELEASE).with_files({**files, f"{MODELS}/registering.py": REGISTERING})
+    model = locate(tree, Program(tree), f"{HEIR}:Heir")
+    assert model.info is not None
+    assert (model.processor[1].name, model.info[1].name) == (PROCESSOR, "Qwen3VLProcessingInfo")
