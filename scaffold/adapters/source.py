@@ -20,6 +20,7 @@ from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
 from scaffold.plan.methods import render_methods, without_paths
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
+from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -48,7 +49,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         imports.add(("scaffold.cut", "cut_at_load"))
     if answer.keeps_model_config:
         imports.add(("typing", "Any"))
-    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    loaded = mentions(tree)
     generation = profile.generation
     text = render_template(
         "adapter/model.py.jinja",

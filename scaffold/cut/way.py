@@ -18,6 +18,7 @@ from scaffold.descriptor.port import ATTENTION, CHAIN_METHOD, LONGEST, LOOP_METH
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
+from scaffold.tower.names import stores
 
 if TYPE_CHECKING:
     from scaffold.descriptor.expressions import Argument
@@ -737,13 +738,11 @@ def _is_sliced(loop: ast.For) -> bool:
 
 def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:
     """Local names of parts of the model: `tower = self.vision_tower`, if nothing else is assigned to the name."""
-    stores = Counter(
-        node.id for node in ast.walk(frame.function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    stored = Counter(stores(frame.function))
     for node in ast.walk(frame.function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             place = _place(node.value, frame.place, frame.names)
-            if place and stores[node.targets[0].id] == 1:
+            if place and stored[node.targets[0].id] == 1:
                 yield node.targets[0].id, place
 
 

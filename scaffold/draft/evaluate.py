@@ -27,6 +27,7 @@ from scaffold.draft.values import (
     inputs_of,
 )
 from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names
+from scaffold.tower.names import stores
 from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
@@ -492,7 +493,7 @@ class Evaluator:
         """The input that a method only checks: it is given back as it is, in one of the forms that it may have."""
         variables = self._bind(method, args, keywords)
         nodes = list(ast.walk(method.node))
-        changed = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        changed = stores(method.node)
         returned = (node.value for node in nodes if isinstance(node, ast.Return))
         names = (value.id for value in returned if isinstance(value, ast.Name) and value.id not in changed)
         given = map(variables.get, names)

@@ -33,6 +33,7 @@ from scaffold.syntax import (
     sets,
     statements,
 )
+from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -337,7 +338,7 @@ def _has_input_dtype(port: PackedPort, program: Program, tower: Owner) -> bool:
         return False
     module, owner = tower
     values = [node.value for node in statements(owner) if isinstance(node, ast.Assign) and sets(node, path[2])]
-    names = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
+    names = {name for value in values for name in mentions(value)}
     makers = [found[1] for name in names if (found := program.resolve(module, name))]
     return any(isinstance(maker, ast.ClassDef) and _declares(maker, path[3]) for maker in makers)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
 from scaffold.tower.model import Evidence, Form, Label
+from scaffold.tower.names import exits
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES
@@ -826,7 +827,7 @@ class Interpreter:
             return self._place(next(k.value for k in node.keywords if k.arg == "device"))
         if name in ("cuda",):
             return False
-        if name in ("cpu", "numpy", "from_numpy", "tolist", "item"):
+        if name in ON_HOST or name == "from_numpy":
             return True
         if name == "to" and method and node.args and ast.unparse(node.args[0]).endswith("device"):
             return self._place(node.args[0])
@@ -1139,13 +1140,3 @@ def _join_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
 
 def _same_env(a: dict[str, Value], b: dict[str, Value]) -> bool:
     return a.keys() == b.keys() and all(a[name].key() == b[name].key() for name in a)
-
-
-def exits(body: Sequence[ast.stmt]) -> bool:
-    """Whether a block never falls through."""
-    if not body:
-        return False
-    last = body[-1]
-    if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-        return True
-    return isinstance(last, ast.If) and bool(last.orelse) and exits(last.body) and exits(last.orelse)
