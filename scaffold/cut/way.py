@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -497,9 +498,7 @@ class _Search:
 
     def _is_attention(self, place: Place) -> bool:
         """Whether a part of the model is vLLM's attention of encoders."""
-        holder: Owner | None = self.model
-        for name in place:
-            holder = holder and self.program.attribute_class(holder, name, returned=True)
+        holder = self.program.part_class(self.model, place)
         return holder is not None and holder[1].name == ATTENTION
 
     def _hands_on(self, frame: _Frame, calls: Iterable[ast.Call], names: Mapping[str, Place]) -> bool:
@@ -614,17 +613,8 @@ class _Search:
             return found and _framed(found, frame.holder, frame.place, given, keywords)
         if place is None:
             return self._function(node, frame, given, keywords)
-        holder: Owner | None = self.model
-        for depth, name in enumerate(place):
-            if holder is None:
-                return None
-            last = depth == len(place) - 1
-            found = self.program.method(holder, name) if last else None
-            if found is not None:
-                return _framed(found, holder, place[:-1], given, keywords)
-            holder = self.program.attribute_class(holder, name, returned=True)
-        found = self.program.method(holder, "forward") if holder is not None and place else None
-        return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
+        run = self.program.run_by(place, partial(self.program.part_class, self.model)) if place else None
+        return run and _framed(run[0], run[1], tuple(run[2]), given, keywords)
 
     def _inherited(
         self, frame: _Frame, owner: ast.ClassDef, name: str

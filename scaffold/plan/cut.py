@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from scaffold.cut.hoist import Hoisted
     from scaffold.descriptor import ReentryPort
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
-    from scaffold.tower.source import Owner
 
 #: A fact about a method, by the number of parameters that it gets.
 _GETS = {1: "gets the longest sequence", 2: "gets offsets of sequences"}
@@ -62,9 +61,7 @@ def _knows_sequences(port: ReentryPort, tree: SourceTree, model: ModelAnchor) ->
     from scaffold.tower.source import Program
 
     program = Program(tree)
-    owner: Owner | None = program.owner(model.path, model.class_name)
-    for attribute in str(port.encoder).split(".")[1:]:
-        owner = owner and program.attribute_class(owner, attribute, returned=True)
+    owner = program.part_class(program.owner(model.path, model.class_name), str(port.encoder).split(".")[1:])
     return owner is None or runs_attention(program, owner)
 
 
