@@ -37,6 +37,8 @@ _RESHAPING = frozenset({
     "int", "long", "float", "half", "bfloat16", "int32", "int64", "floor", "ceil", "round", "abs", "clamp", "sum",
     "mean", "tolist", "list", "tuple", "numpy", "from_numpy", "tensor", "as_tensor", "asarray", "array", "full_like",
 })  # fmt: skip
+#: Calls whose result is a value of Python.
+_PYTHON = frozenset({"tolist", "item", "int", "float", "bool", "range", "list", "tuple", "sorted", "zip", "enumerate"})
 _CONCAT = frozenset({"cat", "concat", "concatenate", "hstack"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _LOOKUPS = frozenset({"embedding", "grid_sample", "interpolate", "index_select", "gather", "take"})
@@ -774,25 +776,9 @@ class Interpreter:
         return replace(value, role=role, trail=trail, source=subject.source, items=kept)
 
     def _form(self, call: _Call) -> Form:
-        node, name, base, method, on_module, args = (
-            call.node,
-            call.name,
-            call.base,
-            call.method,
-            call.on_module,
-            call.args,
-        )
-        if name in ("tolist", "item") or name in (
-            "int",
-            "float",
-            "bool",
-            "range",
-            "list",
-            "tuple",
-            "sorted",
-            "zip",
-            "enumerate",
-        ):
+        node, name, base, method = call.node, call.name, call.base, call.method
+        on_module, args = call.on_module, call.args
+        if name in _PYTHON:
             return Form.PYTHON
         if name == "numpy":
             return Form.NUMPY
