@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
 from scaffold.diagnostics import Span
-from scaffold.syntax import FunctionNode, assigned_to, find_method
+from scaffold.syntax import FunctionNode, annotations_of, assigned_to, find_method
 from scaffold.tower.model import Form, Label
 from scaffold.tower.names import bound_by, parameters_of
 from scaffold.tower.values import Value
@@ -186,5 +186,5 @@ def _without_names(value: ast.expr, values: dict[str, str]) -> str:
 
 def _tensors(function: FunctionNode) -> list[str]:
     """The parameters that are tensors by their annotation. A model gives the others no values of its pixels."""
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return [one.arg for one in given if one.annotation is not None and "Tensor" in ast.unparse(one.annotation)]
+    given = annotations_of(function).items()
+    return [name for name, kind in given if kind is not None and "Tensor" in ast.unparse(kind)]

@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
-from scaffold.syntax import FunctionNode, bind_call
+from scaffold.syntax import FunctionNode, annotations_of, bind_call
 from scaffold.tower.model import MethodEdit
 from scaffold.tower.names import parameters_of, stores
 
@@ -447,8 +447,7 @@ class _Extractor:
     def _after_method(self, method: _Method, live: Sequence[str]) -> str:
         """The method of the last statements, without indentation."""
         place, function = method.tail or 0, method.function
-        spec = function.args
-        types = {one.arg: one.annotation for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]}
+        types = annotations_of(function)
         parameters = ["self"]
         for name in live:
             written = types.get(name) or self._parsed_type(method, name)

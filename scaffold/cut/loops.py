@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
-from scaffold.syntax import Bound, FunctionNode, assigned_to, bind_call
+from scaffold.syntax import Bound, FunctionNode, annotations_of, assigned_to, bind_call
 from scaffold.tower.model import Form, Label
 from scaffold.tower.names import bound_by, exposed_reads, mentions, must_writes, parameters_of, stores
 from scaffold.tower.values import Role, Value
@@ -127,9 +127,8 @@ def runs_attention(program: Program, encoder: Owner) -> bool:
 def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
     """The function's source, without indentation; `lines` are the loop's own."""
     body = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
-    spec = function.args
-    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    types = {name: ast.unparse(annotation) for name, annotation in given.items() if annotation is not None}
+    given = annotations_of(function).items()
+    types = {name: ast.unparse(annotation) for name, annotation in given if annotation is not None}
     types |= dict.fromkeys(loop.results, "torch.Tensor")
     for node in ast.walk(function):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in loop.results:
@@ -184,9 +183,8 @@ def _effects(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
 def _switches(function: FunctionNode) -> set[str]:
     """Parameters that are no tensors by their annotation: a port sees one value of each when a model starts, and leaves
     calls with another one to the model."""
-    spec = function.args
-    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    return {name for name, kind in given.items() if kind is not None and ast.unparse(kind) in ("bool", "bool | None")}
+    given = annotations_of(function).items()
+    return {name for name, kind in given if kind is not None and ast.unparse(kind) in ("bool", "bool | None")}
 
 
 def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:

@@ -26,7 +26,7 @@ from scaffold.draft.values import (
     Term,
     inputs_of,
 )
-from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names
+from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, positional_parameters
 from scaffold.tower.names import stores
 from scaffold.tower.source import Module, Owner, Program
 
@@ -119,8 +119,7 @@ class Evaluator:
     # --- functions --------------------------------------------------------------------------------------------------
 
     def _bind(self, function: Closure, args: list[Term], keywords: dict[str, Term]) -> dict[str, Term]:
-        spec = function.node.args
-        names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+        spec, names = function.node.args, positional_parameters(function.node)
         bound = bool(function.bound and names and "staticmethod" not in decorator_names(function.node))
         call = bind_call(function.node, args, keywords, skip_first=bound)
         variables = dict(function.variables)

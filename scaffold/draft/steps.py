@@ -29,7 +29,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.draft.waits import run_by, waits
-from scaffold.syntax import assigned_to, bind_call, call_name, name_path, self_attribute
+from scaffold.syntax import annotations_of, assigned_to, bind_call, call_name, name_path, self_attribute
 from scaffold.tower.names import loads
 from scaffold.tower.source import Owner, Program
 
@@ -279,9 +279,7 @@ def _takes_list(step: PartCall) -> bool:
     if step.entered is None:
         return False
     name, function = _units_of(step)
-    spec = function.args
-    annotations = {argument.arg: argument.annotation for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    return _is_several(annotations.get(name))
+    return _is_several(annotations_of(function).get(name))
 
 
 def _is_several(annotation: ast.expr | None) -> bool:

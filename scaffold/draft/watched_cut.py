@@ -35,7 +35,7 @@ from scaffold.draft.watched import (
     put_width,
 )
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import find_class, find_method
+from scaffold.syntax import find_class, find_method, positional_parameters
 from scaffold.tower.names import mentions
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
@@ -326,7 +326,7 @@ def _parameters(subject: Subject, callee: Frame) -> list[str]:
     found = function_of(subject, callee)
     if found is None:
         return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
-    names = [one.arg for one in (*found[1].args.posonlyargs, *found[1].args.args)]
+    names = positional_parameters(found[1])
     return names[int(names[:1] in (["self"], ["cls"])) :]
 
 

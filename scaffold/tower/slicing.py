@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, call_name, self_attribute
+from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
 from scaffold.tower.model import (
     ChildSlice,
@@ -103,7 +103,7 @@ def _entry_methods(program: Program, owner: Owner) -> list[str]:
     """Public methods of a class that take two arguments or more, which pixels and a grid are."""
     found = (program.method(owner, name) for name in sorted(program.members(owner)) if not name.startswith("_"))
     methods = (method[2] for method in found if method is not None)
-    return [method.name for method in methods if len((*method.args.posonlyargs, *method.args.args)) > 2]
+    return [method.name for method in methods if len(positional_parameters(method)) > 2]
 
 
 def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
@@ -534,10 +534,7 @@ class _Slicer:
         """Interpret, place, find the crossings, check that the order may change."""
         self.interpreter = Interpreter(self.program)
         env: dict[str, Value] = {}
-        annotations = {
-            arg.arg: arg.annotation
-            for arg in [*self.function.args.posonlyargs, *self.function.args.args, *self.function.args.kwonlyargs]
-        }
+        annotations = annotations_of(self.function)
         for parameter in self.base.parameters:
             form = annotation_form(annotations[parameter.name])
             if parameter.name in self.base.data:
