@@ -294,16 +294,10 @@ class Port(Record):
         return ()
 
     @property
-    def knows_tokens(self) -> bool:
-        """Whether the tokens of an item are known before its encoder runs, and looked at when a model starts."""
-        return False
-
-    @property
     def long_calls(self) -> str:
         """Why a call of this port may be a long one, from its items; empty where one item is one unit.
 
-        Also empty for the layout `crops`: whole encoders item after item have launches to save in every call that we
-        timed.
+        Empty for `crops`, too: whole encoders item after item had launches to save in every call that we timed.
         """
         return ""
 
@@ -608,10 +602,6 @@ class RowsPort(ReentryPort):
     @property
     def tokens_made(self) -> Tokens | None:
         return self.item.tokens if self.item else None
-
-    @property
-    def knows_tokens(self) -> bool:
-        return CHUNK not in self.modalities
 
     @property
     def asks(self) -> tuple[Any, ...]:

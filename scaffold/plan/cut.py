@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import RowsPort
-from scaffold.descriptor.port import ATTENTION, PUBLIC_ENTRY
+from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
 from scaffold.protocol import find_subclasses
@@ -220,7 +220,7 @@ def _without(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
     """A class that may run its encoder data-parallel, without a gate."""
     owner = find_class(tree.parse(model.path), model.class_name)
-    if owner is None or port.gate is not None or port.knows_tokens:
+    if owner is None or port.gate is not None or (port.packs_rows and CHUNK not in port.modalities):
         return  # The tokens of an image's rows are known, and looked at when a model starts; those of frames are not.
     for node in owner.body:
         named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))
