@@ -315,14 +315,14 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
     """The limits of the serving adapters' graphs, in one note: each reason with the names of its descriptors."""
     from scaffold.descriptor import load_descriptor, shipped_names
-    from scaffold.descriptor.worth import long_calls, worth
+    from scaffold.descriptor.worth import worth
 
     served = dict.fromkeys(model.name for model in models if model.implementation == "adapter")
     ports = {name: load_descriptor(name) for name in served if name in shipped_names()}
     notes = {name: note for name, port in ports.items() if (note := worth(port)) is not None}
     names: dict[str, list[str]] = {}
     for name in sorted(notes):
-        names.setdefault(long_calls(ports[name]), []).append(name)
+        names.setdefault(ports[name].long_calls, []).append(name)
     if notes:
         reasons = "; ".join(f"{why} ({', '.join(of)})" for why, of in names.items())
         note = next(iter(notes.values()))

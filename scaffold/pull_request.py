@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange, line_opcodes
-from scaffold.descriptor import CropsPort, CutPort, PathsPort, RowsPort
-from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, LOOP_METHOD
+from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import PutMethods
 from scaffold.files import read_regular
@@ -405,29 +404,10 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     """Decisions, in the words of the generated code: they come from the view that it was rendered from."""
     view = change.plan.methods.view
     yield f"- Layout `{port.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
-    if isinstance(port, PathsPort):
-        for path in (port.single, port.many):
-            yield f"- Path `{path.name}`: `{path.count.text}` tiles an item, `{path.tokens.text}` tokens each."
-    elif isinstance(port, CutPort):
-        if port.explicit is not None and change.plan.extraction is not None:
-            yield from _extracted(port.explicit, change.plan.extraction)
-        else:
-            yield f"- The graph holds `{port.forward.call.text}` alone; the model's own code assembles its features."
-            yield "- An item that holds no units of the captured shape is left to the model's own code."
-    elif isinstance(port, CropsPort):
-        units = "whole images or on crops" if view.has_paths else "whole images alone"
-        yield (
-            f"- `{CHAIN_METHOD}` is the statements from `{port.forward.call.text}` through `{port.through}`, moved as "
-            f"they were. A graph holds it, on {units}; the model's own code assembles its features."
-        )
-        yield "- An item of another shape is left to the model's own code."
-    elif isinstance(port, RowsPort):
-        yield f"- The graph holds `{port.recorded}` alone; the model's own code assembles its features."
-        if port.loop:
-            yield f"- `{LOOP_METHOD}` is the loop over `{port.loop}`, moved as it was."
-        yield "- What the encoder takes is recorded at start-up. A call that has anything else in it runs eagerly."
+    if port.explicit is not None and change.plan.extraction is not None:
+        yield from _extracted(port.explicit, change.plan.extraction)
     else:
-        yield f"- An item has `{port.item.rows.text}` input rows and `{port.item.tokens.text}` output tokens."
+        yield from (f"- {sentence}" for sentence in change.plan.port.holds)
     if isinstance(view, PackedView):
         for sequences in view.sets:
             yield (

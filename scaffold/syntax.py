@@ -261,6 +261,17 @@ def bind_call(
     )
 
 
+def positional_parameters(function: FunctionNode) -> list[str]:
+    """The parameters that a call may fill by their position, `self` among them."""
+    return [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+
+
+def annotations_of(function: FunctionNode) -> dict[str, ast.expr | None]:
+    """The annotation of each parameter, but `*args` and `**kwargs`."""
+    spec = function.args
+    return {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+
+
 def required_parameters(method: FunctionNode) -> list[str]:
     """The parameters of a method after `self` that every call must pass."""
     bound: Bound[ast.expr] = bind_call(method, (), {}, skip_first=True)

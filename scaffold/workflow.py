@@ -278,7 +278,6 @@ def numeric_requests(
     automatic recipe reads them. A port that the tree already has is
     compared with what the last `new` found there; where nothing tells that, it is checked as it is.
     """
-    from scaffold.descriptor.port import PackedPort
     from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest
 
@@ -298,7 +297,7 @@ def numeric_requests(
         image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
         data_parallel_switch=bool(port.switches) or (counts_units and not gated),
         min_budget_above_max=True,
-        long_context=isinstance(port, PackedPort) and not as_is,
+        long_context=bool(port.tower) and not as_is,
         frames_above_capacity=True,
         edges=True,
         counts_units=counts_units,

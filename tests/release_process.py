@@ -13,6 +13,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -27,6 +28,25 @@ def prepare_release(tree: Path) -> None:
     if not _prepared:
         prepare(tree, None)
         _prepared.append(tree)
+
+
+def print_checks(check: Callable[[str], object]) -> int:
+    """Print what a script finds for each recipe, with a release's classes on the CPU: `script TREE RECIPE...`."""
+    prepare_release(Path(sys.argv[1]))
+    import torch
+
+    from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+
+    patch_vllm()
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    with tempfile.TemporaryDirectory() as scratch, set_current_vllm_config(current):
+        start_distributed(Path(scratch))
+        with torch.inference_mode():
+            report = {name: check(name) for name in sys.argv[2:]}
+    print(json.dumps(report))
+    return 0
 
 
 class _Process:

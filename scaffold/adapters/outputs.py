@@ -60,10 +60,7 @@ class Source:
     @cached_property
     def spec_hash(self) -> str:
         """The hash of all that adapters read: not of the form that a port has in a tree."""
-        from scaffold.descriptor import CutPort
-
-        port = self.port
-        return spec_hash(port.replace(explicit=None) if isinstance(port, CutPort) else port)
+        return spec_hash(self.port.replace(explicit=None))
 
 
 @dataclass(frozen=True)
@@ -248,14 +245,13 @@ def _docs(
 
 def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
     """The mark of an adapter, with what alone has graphs and the releases that it has none for."""
-    from scaffold.descriptor import CropsPort
     from scaffold.plan.methods import without_paths
     from scaffold.protocol import known_profile
 
     unfit = unfit_releases(port, generation)
     expressible = without_paths(port, known_profile(generation).dialect)
     served = list(expressible.modalities) if len(expressible.modalities) < len(port.modalities) else []
-    if isinstance(expressible, CropsPort) and expressible.whole:
+    if expressible.whole:
         served = ["whole images"]
     limits = [f"{', '.join(served)} only"] if served else []
     limits += [f"not {', '.join(unfit)}"] if unfit else []

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.support import tower_answer
-from scaffold.descriptor import PackedPort, ReentryPort, RowsPort
+from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.plan.methods import render_methods, without_paths
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import Code, render_template
+from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -31,7 +32,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
     """The module of one adapter and that of its mixin, which lies beside it: before formatting, without headers."""
     port = without_paths(port, profile.dialect)
     facts, answer = tower_answer(port, profile.generation)
-    if isinstance(port, ReentryPort):  # A mixin is that of every model of the generation, and right for either answer.
+    if port.reenters:  # A mixin is that of every model of the generation, and right for either answer.
         facts = replace(facts, attention_fills_zeros=False)
     methods = render_methods(port, profile, facts)
     shared = methods.mixin.methods if methods.mixin else frozenset()
@@ -48,7 +49,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         imports.add(("scaffold.cut", "cut_at_load"))
     if answer.keeps_model_config:
         imports.add(("typing", "Any"))
-    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    loaded = mentions(tree)
     generation = profile.generation
     text = render_template(
         "adapter/model.py.jinja",
@@ -63,7 +64,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         modules=[name for name in ("torch",) if name in loaded],
         imports=sorted(imports),
         inherited=sorted(inherited),
-        tower=port.tower if isinstance(port, PackedPort) else "",
+        tower=port.tower,
         split=_split(port) if answer.splits and isinstance(port, PackedPort) else None,
         cut=cut,
         keeps_model_config=answer.keeps_model_config,
@@ -77,8 +78,7 @@ def _cut(port: ReentryPort) -> dict[str, Any]:
     entries = dict.fromkeys(modality.entry.path for modality in port.modalities.values())
     encoder = port.encoder
     call = encoder if isinstance(encoder, str) else encoder.python()
-    per_item = isinstance(port, RowsPort) and port.per_item
-    further = {"loop": port.loop, "through": port.through, "per_item": per_item}
+    further = {"loop": port.loop, "through": port.through, "per_item": port.per_item}
     return {"entries": list(entries), "call": call, **{name: value for name, value in further.items() if value}}
 
 

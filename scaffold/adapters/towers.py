@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaffold.adapters.header import spec_hash
-from scaffold.descriptor import CropsPort, PackedPort, RowsPort
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -48,7 +47,7 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     """The recorded answer for the descriptor. A model without a tower to split needs nothing recorded."""
     from scaffold.plan.views import TreeFacts
 
-    if not isinstance(port, PackedPort) and port.gate is None:
+    if not port.tower and port.gate is None:
         nowhere = {generation.first, generation.last} <= set(unfit_releases(port, generation))
         return TowerAnswer(None, _NOWHERE) if nowhere else TowerAnswer(TreeFacts())
     record = _records().get(port.name)
@@ -72,15 +71,7 @@ def unfit_releases(port: AnyPort, generation: Generation) -> tuple[str, ...]:
 
 def demands(port: AnyPort) -> str:
     """A hash of what a descriptor asks of its tower and model class; the rest of it may change."""
-    asked: list[Any] = [port.module, port.class_name, port.gate]
-    if isinstance(port, RowsPort):
-        asked += [port.encoder, port.loop, *(["per item"] if port.per_item else [])]
-    if isinstance(port, CropsPort):
-        asked += [port.encoder, port.through]
-    if isinstance(port, PackedPort):
-        attention = {name: entry.replace(why=None) for name, entry in port.attention.items()}
-        asked += [port.tower, port.split, attention, port.buffers, port.pixels.dtype, port.frames_info]
-    return spec_hash(asked)
+    return spec_hash([port.module, port.class_name, port.gate, *port.asks])
 
 
 def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> dict[str, Any]:
@@ -91,13 +82,13 @@ def record_towers(ports: Sequence[AnyPort], trees: Mapping[str, SourceTree]) -> 
     generations = {version: read_protocol(tree).generation for version, tree in trees.items()}
     records: dict[str, Any] = {}
     for port in sorted(ports, key=lambda port: port.name):
-        if isinstance(port, (RowsPort, CropsPort)) and port.gate is None:
+        if port.asks and not port.tower and port.gate is None:
             unfit: dict[str, list[str]] = {}
             for version, generation in generations.items():
                 if refusal(port, known_profile(generation).dialect) is None and not _fits(port, trees[version]):
                     unfit.setdefault(generation.name, []).append(version)
             records[port.name] = {"asks": demands(port), "unfit": unfit}
-        if not isinstance(port, PackedPort) and port.gate is None:
+        if not port.tower and port.gate is None:
             continue
         answers: dict[str, Any] = {}
         for generation in SERVED:

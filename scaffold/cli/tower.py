@@ -88,11 +88,13 @@ def _parameters(tree: SourceTree, path: str, line: int, entry: str) -> list[str]
     """Names of the entry's parameters after self; none if the class has no such method of its own."""
     import ast
 
+    from scaffold.syntax import positional_parameters
+
     for owner in ast.walk(tree.parse(path)):
         if isinstance(owner, ast.ClassDef) and owner.lineno == line:
             for node in owner.body:
                 if isinstance(node, ast.FunctionDef) and node.name == entry:
-                    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][1:]
+                    return positional_parameters(node)[1:]
     return []
 
 

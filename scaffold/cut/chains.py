@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
 from scaffold.diagnostics import Span
-from scaffold.syntax import FunctionNode, assigned_to, find_method
+from scaffold.syntax import FunctionNode, annotations_of, assigned_to, find_method
 from scaffold.tower.model import Form, Label
+from scaffold.tower.names import bound_by, parameters_of
 from scaffold.tower.values import Value
 from scaffold.tower.waits import WAITS
 
@@ -83,7 +84,7 @@ def starts_of(function: FunctionNode) -> Iterator[tuple[list[ast.stmt], int]]:
 def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoChain:
     """A run of statements as a function of the first argument of its first call, or why it cannot be one."""
     values: dict[str, str] = {}
-    local = _locals(function)
+    local = parameters_of(function) | bound_by(ast.walk(function))
     shared = next((node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal)), None)
     if shared is not None:
         return NoChain(shared, "the method sets variables of others")
@@ -112,7 +113,7 @@ def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoCha
     around = {node.id: node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inside}
     stored = [node for node in map(_target, run) if node.id != result]
     for node in stored:
-        if node.id in around or node.id in _parameters(function):
+        if node.id in around or node.id in parameters_of(function):
             return NoChain(node, f"`{node.id}` is used outside of it, too")
     return Chain(run[0].lineno, run[-1].end_lineno or run[-1].lineno, argument, result, tuple(steps))
 
@@ -185,22 +186,5 @@ def _without_names(value: ast.expr, values: dict[str, str]) -> str:
 
 def _tensors(function: FunctionNode) -> list[str]:
     """The parameters that are tensors by their annotation. A model gives the others no values of its pixels."""
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return [one.arg for one in given if one.annotation is not None and "Tensor" in ast.unparse(one.annotation)]
-
-
-def _parameters(function: FunctionNode) -> set[str]:
-    return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-
-
-def _locals(function: FunctionNode) -> set[str]:
-    """Parameters and variables of the method, whatever sets them."""
-    found = _parameters(function)
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, _SCOPES) or (isinstance(node, ast.ExceptHandler) and node.name):
-            found.add(node.name or "")
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-    return found
+    given = annotations_of(function).items()
+    return [name for name, kind in given if kind is not None and "Tensor" in ast.unparse(kind)]

@@ -23,8 +23,9 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
-from scaffold.syntax import FunctionNode, bind_call
+from scaffold.syntax import FunctionNode, annotations_of, bind_call
 from scaffold.tower.model import MethodEdit
+from scaffold.tower.names import parameters_of, stores
 
 if TYPE_CHECKING:
     from scaffold.cut.way import Station, Way
@@ -394,7 +395,7 @@ class _Extractor:
             for one in ast.walk(parser)
             if isinstance(one, ast.Assign)
         }
-        stored = Counter(one.id for one in _names([parser]) if isinstance(one.ctx, ast.Store))
+        stored = Counter(stores(parser))
         given = [
             (one.arg, keys.get(one.value.id) if isinstance(one.value, ast.Name) and stored[one.value.id] == 1 else None)
             for call in ast.walk(parser)
@@ -446,8 +447,7 @@ class _Extractor:
     def _after_method(self, method: _Method, live: Sequence[str]) -> str:
         """The method of the last statements, without indentation."""
         place, function = method.tail or 0, method.function
-        spec = function.args
-        types = {one.arg: one.annotation for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]}
+        types = annotations_of(function)
         parameters = ["self"]
         for name in live:
             written = types.get(name) or self._parsed_type(method, name)
@@ -698,7 +698,7 @@ def _is_alone(function: FunctionNode, runs: Sequence[Run]) -> bool:
     """Whether the names that go with the runs are used by nothing else, or no more on the way out of the method."""
     steps = [step for run in runs for step in run.steps]
     inside = [*(use for _, use in steps), *(step.targets[0] for step, _ in steps)]
-    parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    parameters = parameters_of(function)
     for step, use in steps:
         others = [one for one in _names([function]) if one.id == use.id and one not in inside]
         if use.id in parameters or (others and not _leaves(function, step, use.id)):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import LONGEST, OFFSETS
 from scaffold.syntax import Bound, FunctionNode, bind_call, find_class, find_method, first_line
+from scaffold.tower.names import parameters_of, stores
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
@@ -66,17 +67,17 @@ def find_computed(function: FunctionNode) -> ast.Assign | None:
         for keyword in node.keywords
         if keyword.arg == LONGEST
     ]
-    parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    parameters = parameters_of(function)
     if not found or LONGEST in parameters or any(node not in handed for node in uses if node is not stored[0]):
         return None
-    offsets = parameters - _stores(function)
+    offsets = parameters.difference(stores(function))
     values = [f"({name}[1:] - {name}[:-1]).max()" for name in offsets]
     return found[0] if ast.unparse(found[0].value) in values else None
 
 
 def is_set(function: FunctionNode) -> bool:
     """Whether a method makes a value of that name, in whatever way."""
-    return LONGEST in _stores(function)
+    return LONGEST in stores(function)
 
 
 def has_room(function: FunctionNode, names: tuple[str, ...] = (LONGEST,)) -> bool:
@@ -166,10 +167,6 @@ def _unrepeated(block: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
         if isinstance(node, ast.If):
             yield from _unrepeated([*node.body, *node.orelse])
-
-
-def _stores(function: FunctionNode) -> set[str]:
-    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
 
 
 def _indentation(line: str) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
-from scaffold.syntax import Bound, FunctionNode, assigned_to, bind_call
+from scaffold.syntax import Bound, FunctionNode, annotations_of, assigned_to, bind_call
 from scaffold.tower.model import Form, Label
-from scaffold.tower.slicing import exposed_reads, must_writes
+from scaffold.tower.names import bound_by, exposed_reads, mentions, must_writes, parameters_of, stores
 from scaffold.tower.values import Role, Value
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def runs_attention(program: Program, encoder: Owner) -> bool:
     while waiting:
         module, cls = waiting.pop()
         seen.append(cls)
-        for name in {node.id for node in ast.walk(cls) if isinstance(node, ast.Name)}:
+        for name in mentions(cls):
             if name == ATTENTION:
                 return True
             made = program.resolve(module, name)
@@ -127,9 +127,8 @@ def runs_attention(program: Program, encoder: Owner) -> bool:
 def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
     """The function's source, without indentation; `lines` are the loop's own."""
     body = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
-    spec = function.args
-    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    types = {name: ast.unparse(annotation) for name, annotation in given.items() if annotation is not None}
+    given = annotations_of(function).items()
+    types = {name: ast.unparse(annotation) for name, annotation in given if annotation is not None}
     types |= dict.fromkeys(loop.results, "torch.Tensor")
     for node in ast.walk(function):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in loop.results:
@@ -158,7 +157,7 @@ def _misfits(function: FunctionNode, loop: ast.For, *, several: bool) -> Iterato
     for name in results:
         if name not in reads:
             yield Misfit(loop, f"`{name}`, which is used behind it, does not go from layer to layer")
-    written = must_writes(outside) | _parameters(function)
+    written = must_writes(outside) | parameters_of(function)
     for name in sorted(reads.keys() & _locals(function, loop) - written):
         yield Misfit(reads[name], f"`{name}` may have no value before it")
 
@@ -184,9 +183,8 @@ def _effects(function: FunctionNode, loop: ast.For) -> Iterator[Misfit]:
 def _switches(function: FunctionNode) -> set[str]:
     """Parameters that are no tensors by their annotation: a port sees one value of each when a model starts, and leaves
     calls with another one to the model."""
-    spec = function.args
-    given = {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    return {name for name, kind in given.items() if kind is not None and ast.unparse(kind) in ("bool", "bool | None")}
+    given = annotations_of(function).items()
+    return {name for name, kind in given if kind is not None and ast.unparse(kind) in ("bool", "bool | None")}
 
 
 def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:
@@ -199,14 +197,14 @@ def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:
     ]
     stored = [node for node in _outside(function, loop) if isinstance(node, ast.Name) and node.id == name]
     stored = [node for node in stored if isinstance(node.ctx, ast.Store)]
-    alone = len(stored) == len(made) and name not in _parameters(function)
+    alone = len(stored) == len(made) and name not in parameters_of(function)
     return alone and bool(made) and all(isinstance(value, ast.Tuple) for value in made)
 
 
 def _results(function: FunctionNode, loop: ast.For) -> list[str]:
     """Names that the loop writes and that the rest of the method has, too."""
-    around = _names(_outside(function, loop)) - _layer_names(function, loop) | _parameters(function)
-    return list(dict.fromkeys(name for name in _stores(loop) if name in around))
+    around = _names(_outside(function, loop)) - _layer_names(function, loop) | parameters_of(function)
+    return list(dict.fromkeys(name for name in stores(loop) if name in around))
 
 
 def _layer_names(function: FunctionNode, loop: ast.For) -> set[str]:
@@ -225,23 +223,7 @@ def _layer_names(function: FunctionNode, loop: ast.For) -> set[str]:
 
 def _locals(function: FunctionNode, loop: ast.For) -> set[str]:
     """Parameters and variables of the method around the loop."""
-    stored = {node.id for node in _outside(function, loop) if isinstance(node, ast.Name)
-              and isinstance(node.ctx, ast.Store)}  # fmt: skip
-    inner = {node.name for node in _outside(function, loop) if isinstance(node, FunctionNode | ast.ClassDef)}
-    imported = {
-        (alias.asname or alias.name).split(".")[0]
-        for node in _outside(function, loop)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    caught = {node.name for node in _outside(function, loop) if isinstance(node, ast.ExceptHandler) and node.name}
-    return _parameters(function) | stored | inner | imported | caught
-
-
-def _parameters(function: FunctionNode) -> set[str]:
-    spec = function.args
-    parameters = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
-    return {parameter.arg for parameter in parameters if parameter is not None}
+    return parameters_of(function) | bound_by(_outside(function, loop))
 
 
 def _outside(function: FunctionNode, loop: ast.For) -> Iterator[ast.AST]:
@@ -269,10 +251,6 @@ def _outside(function: FunctionNode, loop: ast.For) -> Iterator[ast.AST]:
 
 def _names(nodes: Iterator[ast.AST]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name)}
-
-
-def _stores(loop: ast.For) -> list[str]:
-    return [node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
 def _statements_around(function: FunctionNode, loop: ast.For) -> list[ast.stmt] | None:

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,7 @@ from scaffold.descriptor.port import ATTENTION, CHAIN_METHOD, LONGEST, LOOP_METH
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
+from scaffold.tower.names import stores
 
 if TYPE_CHECKING:
     from scaffold.descriptor.expressions import Argument
@@ -496,9 +498,7 @@ class _Search:
 
     def _is_attention(self, place: Place) -> bool:
         """Whether a part of the model is vLLM's attention of encoders."""
-        holder: Owner | None = self.model
-        for name in place:
-            holder = holder and self.program.attribute_class(holder, name, returned=True)
+        holder = self.program.part_class(self.model, place)
         return holder is not None and holder[1].name == ATTENTION
 
     def _hands_on(self, frame: _Frame, calls: Iterable[ast.Call], names: Mapping[str, Place]) -> bool:
@@ -613,17 +613,8 @@ class _Search:
             return found and _framed(found, frame.holder, frame.place, given, keywords)
         if place is None:
             return self._function(node, frame, given, keywords)
-        holder: Owner | None = self.model
-        for depth, name in enumerate(place):
-            if holder is None:
-                return None
-            last = depth == len(place) - 1
-            found = self.program.method(holder, name) if last else None
-            if found is not None:
-                return _framed(found, holder, place[:-1], given, keywords)
-            holder = self.program.attribute_class(holder, name, returned=True)
-        found = self.program.method(holder, "forward") if holder is not None and place else None
-        return _framed(found, holder, place, given, keywords) if found is not None and holder is not None else None
+        run = self.program.run_by(place, partial(self.program.part_class, self.model)) if place else None
+        return run and _framed(run[0], run[1], tuple(run[2]), given, keywords)
 
     def _inherited(
         self, frame: _Frame, owner: ast.ClassDef, name: str
@@ -737,13 +728,11 @@ def _is_sliced(loop: ast.For) -> bool:
 
 def _aliases(frame: _Frame) -> Iterator[tuple[str, Place]]:
     """Local names of parts of the model: `tower = self.vision_tower`, if nothing else is assigned to the name."""
-    stores = Counter(
-        node.id for node in ast.walk(frame.function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    stored = Counter(stores(frame.function))
     for node in ast.walk(frame.function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             place = _place(node.value, frame.place, frame.names)
-            if place and stores[node.targets[0].id] == 1:
+            if place and stored[node.targets[0].id] == 1:
                 yield node.targets[0].id, place
 
 

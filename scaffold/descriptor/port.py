@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffold.descriptor.expressions import (
     Binary,
@@ -61,6 +61,7 @@ from scaffold.descriptor.model import (
     SizedField,
     Sizes,
     TestEntry,
+    Tokens,
     Tower,
     UnitItem,
     UnitModality,
@@ -86,6 +87,9 @@ from scaffold.descriptor.schema import (
 from scaffold.descriptor.schema import Name as NameType
 from scaffold.descriptor.source import MappingNode, Node, ScalarNode
 from scaffold.diagnostics import Diagnostic, Span
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MODALITIES = {"image": "still images", "video": "videos: an item is several frames"}
 
@@ -133,6 +137,10 @@ class Port(Record):
 
     #: The columns that the size key may have; none where the layout has no such key.
     COLUMNS: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    #: Whether the model's own code runs again, around the encoder.
+    reenters: ClassVar[bool] = False
+    #: Whether a graph of the encoder alone holds the rows of several items.
+    packs_rows: ClassVar[bool] = False
 
     schema: int = declare(Version((1,)), "version of this format", examples=[1])
     model: Model = declare(Section(Model), "which class is ported")
@@ -155,6 +163,11 @@ class Port(Record):
     spans: Mapping[str, Span] = attach(default={})
     warnings: tuple[Diagnostic, ...] = attach(default=())
     uses: tuple[Use, ...] = attach(default=())
+
+    #: Sections of some layouts.
+    explicit: Explicit | None = attach(default=None)
+    #: Whether whole images alone have graphs.
+    whole: bool = attach(default=False)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -204,6 +217,94 @@ class Port(Record):
     def has_paths(self) -> bool:
         """Whether there are graphs of several paths, where the protocol has such."""
         return False
+
+    def without_paths(self) -> Self:
+        """The part of a port that has graphs where no path has a name."""
+        return self
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """The names of paths that the descriptor names."""
+        return ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names that sizes of items have in expressions."""
+        return ()
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """The inputs that tell a modality, each with its place."""
+        return tuple(
+            (f"modalities.{name}.{role}", key)
+            for name, modality in (self.modalities or {}).items()
+            for role in ("pixels", "sizes", "embeds")
+            if (key := getattr(modality, role, None))
+        )
+
+    @property
+    def further_keys(self) -> tuple[tuple[str, str], ...]:
+        """Inputs that the descriptor names besides `keys`."""
+        return ()
+
+    @property
+    def functions(self) -> Mapping[str, Helper]:
+        """Functions for the tokens of paths."""
+        return {}
+
+    @property
+    def unit_arguments(self) -> tuple[str, ...]:
+        """The encoder's arguments for each unit, besides the pixels."""
+        return ()
+
+    @property
+    def mask(self) -> str | None:
+        """The argument that hides the padding of units which are shorter than the others."""
+        return None
+
+    @property
+    def tokens_made(self) -> Tokens | None:
+        """The input whose entries a function of the tree makes."""
+        return None
+
+    @property
+    def tokens_module(self) -> str:
+        """Dotted path of the module that makes the entries of `item.tokens`, "" where no input has them."""
+        module = self.tokens_made.module if self.tokens_made else ""
+        return module if not module or "." in module else f"vllm.model_executor.models.{module}"
+
+    @property
+    def tower(self) -> str:
+        """Attribute of the model that holds the vision tower, "" where no tower is split."""
+        return ""
+
+    @property
+    def frames_info(self) -> str | None:
+        """Method of the processing info that tells the frames of the largest video."""
+        return None
+
+    @property
+    def after(self) -> After | None:
+        """The call that follows a replay."""
+        return None
+
+    @property
+    def asks(self) -> tuple[Any, ...]:
+        """The facts of the tower, or of the way to the encoder, that the port depends on."""
+        return ()
+
+    @property
+    def long_calls(self) -> str:
+        """Why a call of this port may be a long one, from its items; empty where one item is one unit.
+
+        Empty for `crops`, too: whole encoders item after item had launches to save in every call that we timed.
+        """
+        return ""
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Sentences on the code that a graph holds."""
+        raise NotImplementedError
 
     @property
     def tested_modalities(self) -> tuple[str, ...]:
@@ -264,6 +365,8 @@ def property_of(name: str) -> str:
 class ReentryPort(Port):
     """The encoder alone is recorded. The model's own code runs again with the features in its place."""
 
+    reenters = True
+
     modalities: Mapping[str, CutModality] = declare(
         Table(Section(CutModality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
     )
@@ -294,8 +397,17 @@ class ReentryPort(Port):
         return None
 
     @property
+    def per_item(self) -> bool:
+        """Whether the model calls its encoder once for each item."""
+        return False
+
+    @property
     def embeds(self) -> str | None:
         return next((key for key in self.fields if key.endswith("_embeds")), None)
+
+    @property
+    def further_keys(self) -> tuple[tuple[str, str], ...]:
+        return tuple((f"fields.{key}", key) for key in self.fields)
 
     @property
     def returns(self) -> str:
@@ -344,6 +456,31 @@ class CutPort(ReentryPort):
         """Whether units of each modality have a shape, and so a path, of their own."""
         return any(modality.let for modality in self.modalities.values())
 
+    def without_paths(self) -> Self:
+        port = self.replace(explicit=None)
+        first = dict([next(iter(self.modalities.items()))])
+        return port.replace(modalities=first, item=None) if port.has_paths else port
+
+    @property
+    def unit_arguments(self) -> tuple[str, ...]:
+        return tuple((self.forward.with_ if self.forward else None) or ())
+
+    @property
+    def long_calls(self) -> str:
+        if self.pixels.padded:
+            return "the model pads all items of a batch to the most units of one"
+        pixels = [modality.pixels for modality in self.modalities.values()]
+        further = {*self.batched} - {*pixels, *(key for key in self.fields if key.endswith("_embeds"))}
+        sized = any(key in self.sized for key in pixels)
+        return "an item may have several units" if sized or (further and not self.forward.with_) else ""
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        return (
+            f"The graph holds `{self.forward.call.text}` alone; the model's own code assembles its features.",
+            "An item that holds no units of the captured shape is left to the model's own code.",
+        )
+
     def lets_of(self, modality: UnitModality) -> tuple[tuple[str, Expression], ...]:
         """`lets` with the values that they have for a modality."""
         return tuple((name, modality.let.get(name, value)) for name, value in self.lets)
@@ -370,7 +507,6 @@ class CutPort(ReentryPort):
 
     @property
     def mask(self) -> str | None:
-        """The argument that hides the padding of units which are shorter than the others."""
         return next((name for name, entry in self.forward.with_.items() if entry == ADDITIVE), None)
 
 
@@ -388,12 +524,29 @@ class CropsPort(ReentryPort):
     crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
     forward: ChainForward = declare(Section(ChainForward), "statements that are recorded")
 
-    #: Not part of the YAML: whether whole images alone have graphs.
-    whole: bool = attach(default=False)
-
     @property
     def has_paths(self) -> bool:
         return not self.whole
+
+    def without_paths(self) -> Self:
+        return self.replace(whole=True)
+
+    @property
+    def further_keys(self) -> tuple[tuple[str, str], ...]:
+        return (("crops.pixels", self.crops.pixels), *super().further_keys)
+
+    @property
+    def asks(self) -> tuple[Any, ...]:
+        return (self.encoder, self.through)
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        units = "whole images or on crops" if self.has_paths else "whole images alone"
+        return (
+            f"`{CHAIN_METHOD}` is the statements from `{self.forward.call.text}` through `{self.through}`, moved as "
+            f"they were. A graph holds it, on {units}; the model's own code assembles its features.",
+            "An item of another shape is left to the model's own code.",
+        )
 
     @property
     def encoder(self) -> Call:
@@ -416,6 +569,7 @@ class RowsPort(ReentryPort):
     """
 
     COLUMNS = (("h", "w"),)
+    packs_rows = True
 
     modalities: Mapping[str, CutModality] = declare(
         Table(
@@ -442,10 +596,29 @@ class RowsPort(ReentryPort):
         return next(iter(self.item.values or {}), None) if self.item.mask else self.units
 
     @property
-    def tokens_module(self) -> str:
-        """Dotted path of the module that makes the entries of `item.tokens`, "" where no input has them."""
-        module = self.item.tokens.module if self.item.tokens else ""
-        return module if not module or "." in module else f"vllm.model_executor.models.{module}"
+    def columns(self) -> tuple[str, ...]:
+        return self.COLUMNS[0]
+
+    @property
+    def tokens_made(self) -> Tokens | None:
+        return self.item.tokens if self.item else None
+
+    @property
+    def asks(self) -> tuple[Any, ...]:
+        return (self.encoder, self.loop, *(["per item"] if self.per_item else []))
+
+    @property
+    def long_calls(self) -> str:
+        return "an item has as many rows as its size asks for"
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        loop = [f"`{LOOP_METHOD}` is the loop over `{self.loop}`, moved as it was."] if self.loop else []
+        return (
+            f"The graph holds `{self.recorded}` alone; the model's own code assembles its features.",
+            *loop,
+            "What the encoder takes is recorded at start-up. A call that has anything else in it runs eagerly.",
+        )
 
     @property
     def encoder(self) -> str:
@@ -492,7 +665,7 @@ class SizedPort(Port):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return self.sizes.columns
+        return (self.sizes.columns if self.sizes else None) or ()
 
 
 class TilesPort(SizedPort):
@@ -511,6 +684,14 @@ class TilesPort(SizedPort):
     data_parallel: DataParallel | None = declare(
         Section(DataParallel), "switches of the model's own data parallelism", default=None
     )
+
+    @property
+    def long_calls(self) -> str:
+        return "an item has several tiles"
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        return _counted(self.item)
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -548,8 +729,20 @@ class PackedPort(SizedPort):
 
     @property
     def tower(self) -> str:
-        """Attribute of the model that holds the vision tower."""
         return self.model.tower
+
+    @property
+    def after(self) -> After | None:
+        return self.post
+
+    @property
+    def asks(self) -> tuple[Any, ...]:
+        attention = {name: entry.replace(why=None) for name, entry in self.attention.items()}
+        return (self.tower, self.split, attention, self.buffers, self.pixels.dtype, self.frames_info)
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        return _counted(self.item)
 
     @property
     def split(self) -> Tower:
@@ -614,7 +807,6 @@ class PackedPort(SizedPort):
 
     @property
     def frames_info(self) -> str | None:
-        """Method of the processing info that tells the frames of the largest video."""
         return self.budget.frames.info if isinstance(self.budget.frames, FramesInfo) else None
 
     @property
@@ -656,6 +848,26 @@ class PathsPort(SizedPort):
         return True
 
     @property
+    def functions(self) -> Mapping[str, Helper]:
+        return self.helpers or {}
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        return tuple(self.paths)
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        paths = (self.paths or {}).items()
+        return (*super().keys, *((f"paths.{name}.pixels", path.pixels) for name, path in paths if path and path.pixels))
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        return tuple(
+            f"Path `{path.name}`: `{path.count.text}` tiles an item, `{path.tokens.text}` tokens each."
+            for path in (self.single, self.many)
+        )
+
+    @property
     def single(self) -> Path:
         """The path with one tile for each item."""
         return next(iter(self.paths.values()))
@@ -685,6 +897,10 @@ PORTS: dict[
     "crops": CropsPort,
     "rows": RowsPort,
 }
+
+
+def _counted(item: Item | PackedItem) -> tuple[str, ...]:
+    return (f"An item has `{item.rows.text}` input rows and `{item.tokens.text}` output tokens.",)
 
 
 def derived_merge(port: PackedPort) -> tuple[Expression, Expression] | None:

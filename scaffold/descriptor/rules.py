@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scaffold.descriptor.expressions import (
     FUNCTIONS,
@@ -22,7 +23,7 @@ from scaffold.descriptor.expressions import (
     walk,
 )
 from scaffold.descriptor.inherited import why_not_called, why_not_passed
-from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Helper, Sequences, SizedField, TestEntry
+from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
     LOOP_METHOD,
@@ -34,7 +35,7 @@ from scaffold.descriptor.port import (
     Port,
     ReentryPort,
     RowsPort,
-    SizedPort,
+    TilesPort,
     derived_merge,
 )
 from scaffold.descriptor.schema import Reader, Use, suggest
@@ -100,21 +101,6 @@ def check_rules(port: Port, reader: Reader) -> list[Diagnostic]:
 # --- names ------------------------------------------------------------------------------------------------------
 
 
-def _columns(port: Port) -> tuple[str, ...]:
-    if isinstance(port, RowsPort):
-        return port.COLUMNS[0]
-    return (port.sizes.columns if isinstance(port, SizedPort) and port.sizes else None) or ()
-
-
-def _helpers(port: Port) -> Mapping[str, Helper]:
-    return (port.helpers if isinstance(port, PathsPort) else None) or {}
-
-
-def _further(port: Port) -> tuple[str, ...]:
-    """The encoder's arguments for each unit of a cut, besides the pixels."""
-    return tuple((port.forward.with_ if isinstance(port, CutPort) and port.forward else None) or ())
-
-
 def _constants(port: Port) -> dict[str, str | Count]:
     """Names that stand for values of the processor."""
     return dict(port.processor.values or {}) if port.processor else {}
@@ -135,11 +121,11 @@ def names_are_known(context: Context) -> Problems:
             known = dict.fromkeys(lets[: lets.index(defined)], "a `let` name")
         known |= dict.fromkeys(_constants(port), "a value of the processor")
         if use.scope == "item":
-            known |= dict.fromkeys(_columns(port), "a size column")
+            known |= dict.fromkeys(port.columns, "a size column")
         if use.scope == "batch":
             known |= BATCH_NAMES
         if use.scope == "helper":
-            helper = _helpers(port).get(use.at.split(".")[1])
+            helper = port.functions.get(use.at.split(".")[1])
             known |= dict.fromkeys((helper.args if helper else None) or (), "an argument")
         for node in walk(use.value.root):
             if isinstance(node, Name) and node.name not in known and node.name not in doubtful:
@@ -161,13 +147,13 @@ def _defined(use: Use, lets: tuple[str, ...]) -> str | None:
 
 def _doubtful_columns(context: Context) -> set[str]:
     """Column names that are not reported as unknown, because the columns themselves are wrong and reported."""
-    if any(columns_fit(context)) or not _columns(context.port):
+    if any(columns_fit(context)) or not context.port.columns:
         return {name for cls in PORTS.values() for row in cls.COLUMNS for name in row}
     return set()
 
 
 def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str]) -> Diagnostic:
-    lets, columns = tuple(context.port.let or {}), _columns(context.port)
+    lets, columns = tuple(context.port.let or {}), context.port.columns
     span = use.node.span_of(node.start, node.end)
     defined = _defined(use, lets)
     if defined is not None and node.name in lets:
@@ -200,7 +186,7 @@ def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str])
 
 
 def _call_names(context: Context, use: Use, call: Call) -> Problems:
-    further = _further(context.port) if use.scope == "cut" else ()
+    further = context.port.unit_arguments if use.scope == "cut" else ()
     allowed = _CALL_NAMES[use.scope] | dict.fromkeys(further, "a further argument of each unit")
     for node in call.name_nodes():
         if node.name not in allowed:
@@ -271,8 +257,7 @@ _MODEL_PACKAGES = ("vllm.model_executor.models.", "vllm.models.", "vllm.transfor
 def _modules_are_models(context: Context) -> Problems:
     """Ports import nothing but vLLM's models and processors."""
     port = context.port
-    tokens = port.item.tokens if isinstance(port, RowsPort) and port.item else None
-    for at, section in (("processor.module", port.processor), ("item.tokens.module", tokens)):
+    for at, section in (("processor.module", port.processor), ("item.tokens.module", port.tokens_made)):
         module = section.module if section is not None else None
         if module is not None and "." in module and not module.startswith(_MODEL_PACKAGES):
             yield context.problem(
@@ -289,10 +274,10 @@ def names_are_free(context: Context) -> Problems:
     taken = dict(BATCH_NAMES)
     taken |= dict.fromkeys(FUNCTIONS, "a function")
     taken |= {"pixels": "the pixel tensor", "sizes": "the sizes", "metadata": "the metadata"}
-    columns = dict.fromkeys(_columns(port), "a size column")
+    columns = dict.fromkeys(port.columns, "a size column")
     groups: dict[str, Mapping[str, object]] = {
         "let": port.let or {},
-        "helpers": _helpers(port),
+        "helpers": port.functions,
         "processor.values": _constants(port),
     }
     owners: dict[str, str] = {}
@@ -305,7 +290,7 @@ def names_are_free(context: Context) -> Problems:
                 )
         owners |= dict.fromkeys(names, f"a name of `{group}`")
     pixels = {modality.pixels for modality in (port.modalities or {}).values() if isinstance(modality, CutModality)}
-    for name in _further(port):
+    for name in port.unit_arguments:
         if name in pixels | {"pixels", "self"}:
             yield context.at_key(
                 "VCG303",
@@ -314,7 +299,7 @@ def names_are_free(context: Context) -> Problems:
                 "choose another name",
             )
     seen: set[str] = set()
-    for index, name in enumerate(_columns(port)):
+    for index, name in enumerate(port.columns):
         if name in seen or name in taken:
             yield context.problem(
                 "VCG303",
@@ -334,7 +319,7 @@ def names_are_used(context: Context) -> Problems:
     port = context.port
     groups: tuple[tuple[str, Mapping[str, object]], ...] = (
         ("let", port.let or {}),
-        ("helpers", _helpers(port)),
+        ("helpers", port.functions),
         ("processor.values", _constants(port)),
     )
     for group, names in groups:
@@ -351,7 +336,7 @@ def names_are_used(context: Context) -> Problems:
 
 def helpers_end(context: Context) -> Problems:
     """A helper calls helpers above it only, and names its arguments once: VCG303, VCG308."""
-    helpers = _helpers(context.port)
+    helpers = context.port.functions
     order = list(helpers)
     for index, (name, helper) in enumerate(helpers.items()):
         if helper is None or helper.value is None:
@@ -373,7 +358,7 @@ _SPELLED = 2_000
 
 def formulas_stay_short(context: Context) -> Problems:
     """Expressions are short also with each `let` name and helper spelled out: VCG318, once for a chain of them."""
-    lets, helpers = tuple(context.port.let or {}), tuple(_helpers(context.port))
+    lets, helpers = tuple(context.port.let or {}), tuple(context.port.functions)
     lengths: dict[str, int] = {}
     reported: set[str | None] = set()
 
@@ -461,7 +446,7 @@ def values_make_sense(context: Context) -> Problems:
 
 def columns_fit(context: Context) -> Problems:
     """The size columns go with the layout: VCG310."""
-    columns, known = _columns(context.port), type(context.port).COLUMNS
+    columns, known = context.port.columns, type(context.port).COLUMNS
     if columns and columns not in known and context.port.layout is not None:
         rows = [f"[{', '.join(row)}]" for row in known]
         yield context.problem(
@@ -475,17 +460,7 @@ def columns_fit(context: Context) -> Problems:
 def inputs_are_distinct(context: Context) -> Problems:
     """The keys of a modality identify it, so no other modality has them: VCG314."""
     seen: dict[str, str] = {}
-    port = context.port
-    own: list[tuple[str, str | None]] = []
-    for name, modality in (port.modalities or {}).items():
-        if modality is not None:
-            fields = ("pixels", "sizes", "embeds")
-            own += [(f"modalities.{name}.{field}", getattr(modality, field, None)) for field in fields]
-    if isinstance(port, PathsPort):
-        own += [(f"paths.{name}.pixels", path.pixels) for name, path in (port.paths or {}).items() if path is not None]
-    for at, key in own:
-        if key is None:
-            continue
+    for at, key in context.port.keys:
         if key in seen:
             yield context.problem(
                 "VCG314",
@@ -496,11 +471,8 @@ def inputs_are_distinct(context: Context) -> Problems:
         seen.setdefault(key, at)
 
 
-def embeddings_are_of_one_modality(context: Context) -> Problems:
+def embeddings_are_of_one_modality(context: Context, port: TilesPort | PathsPort) -> Problems:
     """A port that is not packed looks for precomputed embeddings under one key: VCG317."""
-    port = context.port
-    if not isinstance(port, SizedPort) or isinstance(port, PackedPort):
-        return
     given = [name for name, modality in (port.modalities or {}).items() if modality is not None and modality.embeds]
     for name in given[1:]:
         yield context.at_key(
@@ -511,10 +483,9 @@ def embeddings_are_of_one_modality(context: Context) -> Problems:
         )
 
 
-def video_is_consistent(context: Context) -> Problems:
+def video_is_consistent(context: Context, port: PackedPort) -> Problems:
     """Frames are limited where there are videos, and only there: VCG315, VCG316."""
-    port = context.port
-    if not isinstance(port, PackedPort) or not port.modalities:
+    if not port.modalities:
         return
     if not context.video and context.written("budget.frames"):
         yield context.at_key(
@@ -536,11 +507,9 @@ def video_is_consistent(context: Context) -> Problems:
 # --- attention and buffers --------------------------------------------------------------------------------------
 
 
-def sequences_are_consistent(context: Context) -> Problems:
+def sequences_are_consistent(context: Context, port: PackedPort) -> Problems:
     """The first set is of frames or items, further ones of windows, whose bounds are given: VCG324, VCG325."""
-    port = context.port
-    sets = (port.attention if isinstance(port, PackedPort) else None) or {}
-    for index, (name, entry) in enumerate(sets.items()):
+    for index, (name, entry) in enumerate((port.attention or {}).items()):
         if entry is None or entry.unit is None:
             continue
         at = f"attention.{name}"
@@ -569,20 +538,17 @@ def sequences_are_consistent(context: Context) -> Problems:
                     )
 
 
-def _sequence_buffers(port: Port) -> Iterator[tuple[str, str, Sequences]]:
+def _sequence_buffers(port: PackedPort) -> Iterator[tuple[str, str, Sequences]]:
     """Dotted path, buffer name and set of each buffer that `attention` names."""
-    for name, entry in ((port.attention if isinstance(port, PackedPort) else None) or {}).items():
+    for name, entry in (port.attention or {}).items():
         for role in ("offsets", "max", "lengths"):
             buffer = getattr(entry, role) if entry is not None else None
             if buffer is not None:
                 yield f"attention.{name}.{role}", buffer, entry
 
 
-def buffers_are_distinct(context: Context) -> Problems:
+def buffers_are_distinct(context: Context, port: PackedPort) -> Problems:
     """Each buffer has a name of its own: VCG323."""
-    port = context.port
-    if not isinstance(port, PackedPort):
-        return
     seen: dict[str, str] = {}
     for name, modality in (port.modalities or {}).items():
         if modality is not None and modality.pixels is not None:
@@ -597,11 +563,8 @@ def buffers_are_distinct(context: Context) -> Problems:
         seen.setdefault(buffer, at)
 
 
-def tower_names_are_buffers(context: Context) -> Problems:
+def tower_names_are_buffers(context: Context, port: PackedPort) -> Problems:
     """`tower.names` maps variables to buffers, one each: VCG329."""
-    port = context.port
-    if not isinstance(port, PackedPort):
-        return
     known = [*(port.buffers or ()), *(buffer for _, buffer, _ in _sequence_buffers(port))]
     seen: dict[str, str] = {}
     for variable, buffer in ((port.tower_.names if port.tower_ else None) or {}).items():
@@ -617,10 +580,9 @@ def tower_names_are_buffers(context: Context) -> Problems:
         seen.setdefault(buffer, variable)
 
 
-def merge_is_known(context: Context) -> Problems:
+def merge_is_known(context: Context, port: PackedPort) -> Problems:
     """The merge size is known, and the tokens agree with it: VCG333."""
-    port = context.port
-    if not isinstance(port, PackedPort) or port.item is None or port.item.tokens is None:
+    if port.item is None or port.item.tokens is None:
         return
     if context.written("item.merge") and not port.item.merge:
         return
@@ -664,10 +626,9 @@ def merge_is_known(context: Context) -> Problems:
 # --- the cut ----------------------------------------------------------------------------------------------------
 
 
-def row_width_is_read(context: Context) -> Problems:
+def row_width_is_read(context: Context, port: PackedPort) -> Problems:
     """The width of a packed row comes from the model, whatever checkpoint it is: VCG334."""
-    port = context.port
-    shape = port.pixels.shape if isinstance(port, PackedPort) and port.pixels else None
+    shape = port.pixels.shape if port.pixels else None
     pending = [width for width in shape or () if width is not None]
     if not pending:
         return
@@ -687,10 +648,9 @@ def row_width_is_read(context: Context) -> Problems:
     )
 
 
-def fields_are_complete(context: Context) -> Problems:
+def fields_are_complete(context: Context, port: ReentryPort) -> Problems:
     """Pixels and sizes are inputs that are cut into items: VCG343."""
-    port = context.port
-    if not isinstance(port, ReentryPort) or port.fields is None:
+    if port.fields is None:
         return
     for name, modality in (port.modalities or {}).items():
         if modality is None or modality.pixels is None:
@@ -702,14 +662,6 @@ def fields_are_complete(context: Context) -> Problems:
                 f"modalities.{name}.pixels",
                 f"add `{modality.pixels}: batched` to `fields`, or `{modality.pixels}: {{sizes: KEY}}`",
             )
-    crops = port.crops.pixels if isinstance(port, CropsPort) and port.crops else None
-    if crops is not None and crops not in port.sized:
-        yield context.problem(
-            "VCG343",
-            f"`{crops}` cannot be cut into the crops of each item",
-            "crops.pixels",
-            f"add `{crops}: {{sizes: KEY}}` to `fields`",
-        )
     for key, sizes in port.sized.items():
         if sizes is not None and port.fields.get(sizes, "") not in ("batched", None):
             yield context.problem(
@@ -720,10 +672,21 @@ def fields_are_complete(context: Context) -> Problems:
             )
 
 
-def result_has_features(context: Context) -> Problems:
+def crops_are_cut(context: Context, port: CropsPort) -> Problems:
+    """Crops are inputs of a known number for each item: VCG343."""
+    crops = port.crops.pixels if port.crops else None
+    if crops is not None and port.fields is not None and crops not in port.sized:
+        yield context.problem(
+            "VCG343",
+            f"`{crops}` cannot be cut into the crops of each item",
+            "crops.pixels",
+            f"add `{crops}: {{sizes: KEY}}` to `fields`",
+        )
+
+
+def result_has_features(context: Context, port: CutPort) -> Problems:
     """A result of several parts has features: VCG344."""
-    port = context.port
-    if not isinstance(port, CutPort) or not port.forward:
+    if not port.forward:
         return
     parts = port.forward.result or ()
     if parts and not isinstance(parts, str) and parts.count("features") != 1:
@@ -749,10 +712,9 @@ def result_has_features(context: Context) -> Problems:
         )
 
 
-def loop_is_called(context: Context) -> Problems:
+def loop_is_called(context: Context, port: CutPort) -> Problems:
     """The call of a loop is that of the method which it becomes, with values of the batch and of the model: VCG347."""
-    port = context.port
-    if not isinstance(port, CutPort) or not port.forward or port.forward.call is None:
+    if not port.forward or port.forward.call is None:
         return
     if (port.forward.loop is not None) != port.forward.call.path.endswith(f".{LOOP_METHOD}"):
         yield context.problem(
@@ -776,10 +738,9 @@ def _plain(call: Call) -> bool:
     return first == Name("pixels") and all(isinstance(value, Name | Attribute) for value in others)
 
 
-def padding_can_be_hidden(context: Context) -> Problems:
+def padding_can_be_hidden(context: Context, port: CutPort) -> Problems:
     """A mask hides the rows that pad the units which the encoder gets, on their first axis: VCG346."""
-    port = context.port
-    if not isinstance(port, CutPort) or not port.forward:
+    if not port.forward:
         return
     masks = [name for name, entry in (port.forward.with_ or {}).items() if entry == ADDITIVE]
     for name in masks[1:]:
@@ -797,11 +758,8 @@ def padding_can_be_hidden(context: Context) -> Problems:
         )
 
 
-def units_have_paths(context: Context) -> Problems:
+def units_have_paths(context: Context, port: CutPort) -> Problems:
     """A modality with units of another shape gives names of `let` other values: VCG301, VCG348."""
-    port = context.port
-    if not isinstance(port, CutPort):
-        return
     several = {name: entry for name, entry in (port.modalities or {}).items() if entry is not None and entry.let}
     for name, entry in several.items():
         at = f"modalities.{name}.let"
@@ -835,10 +793,9 @@ def units_have_paths(context: Context) -> Problems:
         )
 
 
-def explicit_units_are_pixels(context: Context) -> Problems:
+def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
     """An explicit port cuts the pixels of one modality into items, and all other inputs as these: VCG340, VCG349."""
-    port = context.port
-    if not isinstance(port, CutPort) or port.explicit is None:
+    if port.explicit is None:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
     fields = port.fields or {}
@@ -857,10 +814,9 @@ def explicit_units_are_pixels(context: Context) -> Problems:
                 )
 
 
-def items_can_be_made(context: Context) -> Problems:
+def items_can_be_made(context: Context, port: RowsPort) -> Problems:
     """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
-    port = context.port
-    if not isinstance(port, RowsPort) or port.item is None:
+    if port.item is None:
         return
     yield from _one_modality(context, "rows serve one modality: an item of h x w patches is made for it")
     names = [
@@ -1039,10 +995,9 @@ def _one_modality(context: Context, message: str) -> Problems:
         yield context.at_key("VCG340", message, second, "delete this modality; it runs eagerly, as before")
 
 
-def paths_are_consistent(context: Context) -> Problems:
+def paths_are_consistent(context: Context, port: PathsPort) -> Problems:
     """One path has one tile per item, the other one any number, and each is assembled once: VCG340 to VCG342."""
-    port = context.port
-    if not isinstance(port, PathsPort) or port.paths is None:
+    if port.paths is None:
         return
     yield from _one_modality(context, "paths serve one modality: each path has one key for its pixels")
     if len(port.paths) != 2:
@@ -1050,7 +1005,7 @@ def paths_are_consistent(context: Context) -> Problems:
             "VCG341", f"there are two paths, not {len(port.paths)}", "paths", "describe one path by the layout `tiles`"
         )
         return
-    columns = _columns(port)
+    columns = port.columns
     for (name, path), wanted in zip(port.paths.items(), ("1", columns[0] if columns else ""), strict=True):
         if path is not None and path.count is not None and wanted and path.count.text.strip() != wanted:
             which = "first path has one tile" if wanted == "1" else f"second path has `{wanted}` tiles"
@@ -1170,6 +1125,14 @@ def _template(context: Context, test: TestEntry, at: str) -> Problems:
         )
 
 
+def rules_of_the_layout(context: Context) -> Problems:
+    """Rules of single layouts."""
+    for layout, rules in _OWN:
+        if isinstance(context.port, layout):
+            for rule in rules:
+                yield from rule(context, context.port)
+
+
 RULES: tuple[Callable[[Context], Problems], ...] = (
     names_are_known,
     calls_stay_in_the_model,
@@ -1181,21 +1144,20 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     values_make_sense,
     columns_fit,
     inputs_are_distinct,
-    embeddings_are_of_one_modality,
-    video_is_consistent,
-    sequences_are_consistent,
-    buffers_are_distinct,
-    tower_names_are_buffers,
-    merge_is_known,
-    row_width_is_read,
-    fields_are_complete,
-    result_has_features,
-    loop_is_called,
-    padding_can_be_hidden,
-    units_have_paths,
-    explicit_units_are_pixels,
-    items_can_be_made,
-    paths_are_consistent,
+    rules_of_the_layout,
     model_is_consistent,
     tests_are_consistent,
+)
+
+#: Rules of each layout, in the order in which they run; a rule gets the port as it is.
+_OWN: tuple[tuple[type[Port] | tuple[type[Port], ...], tuple[Callable[[Context, Any], Problems], ...]], ...] = (
+    ((TilesPort, PathsPort), (embeddings_are_of_one_modality,)),
+    (PackedPort, (video_is_consistent, sequences_are_consistent, buffers_are_distinct, tower_names_are_buffers)),
+    (PackedPort, (merge_is_known, row_width_is_read)),
+    (ReentryPort, (fields_are_complete,)),
+    (CropsPort, (crops_are_cut,)),
+    (CutPort, (result_has_features, loop_is_called, padding_can_be_hidden, units_have_paths)),
+    (CutPort, (explicit_units_are_pixels,)),
+    (RowsPort, (items_can_be_made,)),
+    (PathsPort, (paths_are_consistent,)),
 )

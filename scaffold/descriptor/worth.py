@@ -7,7 +7,7 @@ numbers with `benchmarks/results/cut_h200.json`.
 
 from __future__ import annotations
 
-from scaffold.descriptor.port import CutPort, Port, RowsPort, TilesPort
+from scaffold.descriptor.port import Port
 from scaffold.diagnostics import Diagnostic, Severity
 
 #: Rows of a call of the encoder below which it was at least `GAIN` times as fast as eager, and above which at most 1.2
@@ -15,26 +15,9 @@ from scaffold.diagnostics import Diagnostic, Severity
 FEW_ROWS, MANY_ROWS, GAIN = 2000, 8000, 1.9
 
 
-def long_calls(port: Port) -> str:
-    """Why a call of this port may be a long one, from its items; empty where one item is one unit.
-
-    Also empty for the layout `crops`: whole encoders item after item have launches to save in every call that we timed.
-    """
-    if isinstance(port, RowsPort):
-        return "an item has as many rows as its size asks for"
-    if isinstance(port, CutPort):
-        if port.pixels.padded:
-            return "the model pads all items of a batch to the most units of one"
-        pixels = [modality.pixels for modality in port.modalities.values()]
-        further = {*port.batched} - {*pixels, *(key for key in port.fields if key.endswith("_embeds"))}
-        sized = any(key in port.sized for key in pixels)
-        return "an item may have several units" if sized or (further and not port.forward.with_) else ""
-    return "an item has several tiles" if isinstance(port, TilesPort) else ""
-
-
 def worth(port: Port) -> Diagnostic | None:
     """A note where graphs of a port stop paying off; None where nothing about its items says that they do."""
-    if isinstance(port, CutPort) and port.mask:
+    if port.mask:
         return Diagnostic(
             "VCG487",
             "graphs gain little where attention adds a mask: its kernels take longer than their launches",
@@ -42,12 +25,11 @@ def worth(port: Port) -> Diagnostic | None:
             "on an H200 a call of MiniCPM-V took as long as eager, from one slice on: docs/measured/cuts.md",
             Severity.INFO,
         )
-    why = long_calls(port)
-    if not why:
+    if not port.long_calls:
         return None
     return Diagnostic(
         "VCG487",
-        f"graphs gain little in long calls: {why}",
+        f"graphs gain little in long calls: {port.long_calls}",
         port.span("layout"),
         f"a call of the encoder with fewer than {FEW_ROWS} rows (patches of all its units) was at least {GAIN} times "
         f"as fast as eager on an H200, one with more than {MANY_ROWS} at most 1.2 times: docs/measured/cuts.md",

@@ -26,7 +26,8 @@ from scaffold.draft.values import (
     Term,
     inputs_of,
 )
-from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names
+from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, positional_parameters
+from scaffold.tower.names import stores
 from scaffold.tower.source import Module, Owner, Program
 
 _DEPTH = 14
@@ -118,8 +119,7 @@ class Evaluator:
     # --- functions --------------------------------------------------------------------------------------------------
 
     def _bind(self, function: Closure, args: list[Term], keywords: dict[str, Term]) -> dict[str, Term]:
-        spec = function.node.args
-        names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+        spec, names = function.node.args, positional_parameters(function.node)
         bound = bool(function.bound and names and "staticmethod" not in decorator_names(function.node))
         call = bind_call(function.node, args, keywords, skip_first=bound)
         variables = dict(function.variables)
@@ -494,7 +494,7 @@ class Evaluator:
         """The input that a method only checks: it is given back as it is, in one of the forms that it may have."""
         variables = self._bind(method, args, keywords)
         nodes = list(ast.walk(method.node))
-        changed = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        changed = stores(method.node)
         returned = (node.value for node in nodes if isinstance(node, ast.Return))
         names = (value.id for value in returned if isinstance(value, ast.Name) and value.id not in changed)
         given = map(variables.get, names)

@@ -14,6 +14,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.evaluate import Evaluator, History
 from scaffold.draft.locate import Located
+from scaffold.draft.modules import parameters
 from scaffold.draft.values import (
     BatchInputs,
     FieldConfig,
@@ -530,7 +531,7 @@ def innermost(program: Program, owner: Owner, call: Op) -> Op:
         if "." in name or program.method(owner, name) is None:
             return current
         evaluator = Evaluator(program, owner)
-        evaluator.method(name, **_by_parameter(program, owner, name, current))
+        evaluator.method(name, **by_parameter(parameters(program, owner, name), current))
         if not evaluator.trace.calls:
             return current
         current = evaluator.trace.calls[0]
@@ -548,13 +549,6 @@ def _first_call(value: Term) -> Op | None:
 def normalises(call: Op) -> bool:
     """Whether a call is of the module with which a model normalises raw pixels (from 0.28 on)."""
     return call.name.endswith(".input_norm")
-
-
-def _by_parameter(program: Program, owner: Owner, name: str, call: Op) -> dict[str, Term]:
-    found = program.method(owner, name)
-    assert found is not None, "looked up by the caller"
-    names = [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:]
-    return dict(zip(names, call.args, strict=False)) | dict(call.keywords)
 
 
 def by_parameter(names: list[str], call: Op) -> dict[str, Term]:

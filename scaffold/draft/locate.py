@@ -18,6 +18,7 @@ from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import FunctionNode, bind_call, call_name, find_method, name_path, plain_base, top_level
+from scaffold.tower.names import mentions
 from scaffold.tower.source import Module, Owner, Program
 
 _MODELS = "vllm/model_executor/models"
@@ -117,13 +118,13 @@ def served_classes(owner: Owner) -> set[str]:
     """The classes that a class makes in the place of its own: those of its module in a table that `__new__` reads."""
     module, cls = owner
     new = find_method(cls, "__new__")
-    read = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)} if new is not None else set()
+    read = mentions(new) if new is not None else set()
     tables = [
         node.value
         for node in module.tree.body
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
     ]
-    named = {node.id for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)}
+    named = {name for table in tables for name in mentions(table)}
     return named & module.classes.keys()
 
 

@@ -15,7 +15,7 @@ from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, computed, constant, is_pixels, parents_of
 from scaffold.draft.values import FieldConfig, Input, Made, Op, Term, inputs_of, walk_value
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.syntax import FunctionNode, assigned_to, positional_parameters
 
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 
@@ -123,7 +123,7 @@ def _has_default_none(function: FunctionNode, key: int | str) -> bool:
 
 def _defaults_none(function: FunctionNode) -> Iterator[tuple[int, str]]:
     """Number, counted without `self`, and name of each parameter with the default None."""
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    names = positional_parameters(function)
     first = len(names) - len(function.args.defaults)
     for number, default in enumerate(function.args.defaults, first):
         if isinstance(default, ast.Constant) and default.value is None:

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from scaffold.draft.values import SourceLine
-from scaffold.syntax import FunctionNode, bind_call, call_name, name_path, self_attribute
+from scaffold.syntax import FunctionNode, bind_call, call_name, name_path, positional_parameters, self_attribute
 from scaffold.tower.source import Owner, Program
 
 _STUBS = {"StageMissingLayer", "PPMissingLayer"}
@@ -139,7 +139,7 @@ def arguments(made: ast.Call, init: FunctionNode) -> dict[str, ast.expr]:
 def parameters(program: Program, owner: Owner, method: str) -> list[str]:
     """Names of a method's positional parameters after self; none when there is no such method."""
     found = program.method(owner, method)
-    return [argument.arg for argument in (*found[2].args.posonlyargs, *found[2].args.args)][1:] if found else []
+    return positional_parameters(found[2])[1:] if found else []
 
 
 def joined_features(program: Program, part: Part) -> SourceLine | None:

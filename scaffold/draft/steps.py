@@ -29,7 +29,8 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.draft.waits import run_by, waits
-from scaffold.syntax import assigned_to, bind_call, call_name, name_path, self_attribute
+from scaffold.syntax import annotations_of, assigned_to, bind_call, call_name, name_path, self_attribute
+from scaffold.tower.names import loads
 from scaffold.tower.source import Owner, Program
 
 #: Attributes of a tensor besides its methods.
@@ -123,8 +124,8 @@ class PartCall:
             return (*("_",) * index, "features")
         target = above.targets[0] if isinstance(above, ast.Assign) else None
         names = [ast.unparse(part) for part in target.elts] if isinstance(target, (ast.Tuple, ast.List)) else []
-        loads = {node.id for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and _loads(node)}
-        used = [name for name in names if name in loads]
+        read = loads(self.caller.node)
+        used = [name for name in names if name in read]
         return tuple("features" if name in used else "_" for name in names) if len(used) == 1 else ()
 
     @property
@@ -136,8 +137,8 @@ class PartCall:
         parents = parents_of(self.caller.node)
         above = parents.get(id(self.node))
         names = {to.id for to in assigned_to(above) if isinstance(to, ast.Name)} if above is not None else set()
-        inside = [node for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and _loads(node)]
-        taken = [parents.get(id(node)) for node in inside if node.id in names]
+        uses = (node for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and node.id in names)
+        taken = [parents.get(id(node)) for node in uses if isinstance(node.ctx, ast.Load)]
         found = [_layer(self.caller, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
         return tuple(dict.fromkeys(text for text in found if text)) if found and all(found) else ()
 
@@ -278,9 +279,7 @@ def _takes_list(step: PartCall) -> bool:
     if step.entered is None:
         return False
     name, function = _units_of(step)
-    spec = function.args
-    annotations = {argument.arg: argument.annotation for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    return _is_several(annotations.get(name))
+    return _is_several(annotations_of(function).get(name))
 
 
 def _is_several(annotation: ast.expr | None) -> bool:
@@ -322,10 +321,6 @@ def _layer(caller: Closure, index: ast.expr) -> str | None:
 def parents_of(function: ast.AST) -> dict[int, ast.AST]:
     """The node above each node of a function, by its identity."""
     return {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
-
-
-def _loads(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
 
 
 def _taken(step: PartCall) -> Iterator[str]:

@@ -26,7 +26,7 @@ from scaffold.draft.steps import Walker
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import Items, Mapped, Op, Plain, Ref, SourceLine, Term, inputs_of, walk_value
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, call_name, name_path, required_parameters
+from scaffold.syntax import FunctionNode, call_name, name_path, positional_parameters, required_parameters
 from scaffold.tower.source import Module, Owner, Program
 
 #: Names under which models keep the tokens of a tile.
@@ -413,7 +413,7 @@ def _attributes(program: Program, owner: Owner) -> Iterator[tuple[str, str, Sour
     if init is None:
         return
     args = init[2].args
-    names = [argument.arg for argument in (*args.posonlyargs, *args.args)]
+    names = positional_parameters(init[2])
     defaults = dict(zip(reversed(names), (ast.unparse(value) for value in reversed(args.defaults)), strict=False))
     for node in ast.walk(init[2]):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):

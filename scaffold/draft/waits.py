@@ -39,14 +39,12 @@ def waits(program: Program, objects: Objects, function: Closure) -> bool:
 
 
 def run_by(program: Program, objects: Objects, path: str) -> Closure | None:
-    """The function that a call of a path runs: a method of the part before its last name, or the `forward` of it."""
-    holder, _, name = path.rpartition(".")
-    for receiver, method in ((holder, name), (path, "forward")):
-        cls = objects.cls(receiver)
-        found = program.method(cls, method) if cls is not None else None
-        if found is not None:
-            return Closure(found[0], (found[0], found[1]), found[2], {}, bound=True, receiver=receiver)
-    return None
+    """The function that a call of a path runs, as drafts know the classes of parts."""
+    run = program.run_by(path.split("."), lambda part: objects.cls(".".join(part)))
+    if run is None:
+        return None
+    (module, definer, function), _, part = run
+    return Closure(module, (module, definer), function, {}, bound=True, receiver=".".join(part))
 
 
 def waiting(

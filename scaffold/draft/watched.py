@@ -18,6 +18,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
+from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
 
@@ -122,7 +123,7 @@ def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, arg
         if len(makers) != 1 or makers[0][1] is None:
             return None
         inner, variable = makers[0][0], makers[0][1].arg
-    if {one.id for one in ast.walk(inner) if isinstance(one, ast.Name)} != {"self", variable}:
+    if mentions(inner) != {"self", variable}:
         return None
     return ast.unparse(inner).replace(f"**{variable}", "**inputs")
 

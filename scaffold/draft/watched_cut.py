@@ -35,7 +35,8 @@ from scaffold.draft.watched import (
     put_width,
 )
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import find_class, find_method
+from scaffold.syntax import find_class, find_method, positional_parameters
+from scaffold.tower.names import mentions
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
 _SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
@@ -325,7 +326,7 @@ def _parameters(subject: Subject, callee: Frame) -> list[str]:
     found = function_of(subject, callee)
     if found is None:
         return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
-    names = [one.arg for one in (*found[1].args.posonlyargs, *found[1].args.args)]
+    names = positional_parameters(found[1])
     return names[int(names[:1] in (["self"], ["cls"])) :]
 
 
@@ -347,7 +348,7 @@ def _text(
     names = {id(arguments[units]): "pixels"}
     for name, value in arguments.items():
         leaf = given.get(name)
-        variables = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)} - {"self"}
+        variables = mentions(value) - {"self"}
         if name == units or not variables or leaf is None:
             continue
         if leaf.is_tensor and leaf.shape[:1] == (count,) and leaf.dtype in _DTYPES and not axis:
@@ -373,7 +374,7 @@ def _text(
     except ExpressionError:
         return None
     known = {"self", "pixels", *(name for name, _ in more)}
-    free = {one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)}
+    free = mentions(ast.parse(text))
     return (text, tuple(more)) if free <= known else None
 
 

@@ -37,6 +37,7 @@ from scaffold.draft.watched import (
     put_width,
     sizes_of_items,
 )
+from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
@@ -323,13 +324,7 @@ def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     found = function_of(subject, frames[0])
     line = frames[0].place.line
     loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
-    read = {
-        node.id
-        for loop in loops
-        if loop.lineno <= line <= (loop.end_lineno or 0)
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+    read = {name for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0) for name in loads(loop)}
     values = [{leaf.at: leaf for leaf in frame.values if leaf.is_tensor} for frame in frames]
     names = sorted(read.intersection(*values))
     return [name for name in names if not _kind([one[name] for one in values], encoder.rows_of_calls)]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from scaffold.cut.hoist import Hoisted
     from scaffold.descriptor import ReentryPort
     from scaffold.protocol import ModelAnchor, SourceTree, Subclass
-    from scaffold.tower.source import Owner
 
 #: A fact about a method, by the number of parameters that it gets.
 _GETS = {1: "gets the longest sequence", 2: "gets offsets of sequences"}
@@ -33,15 +32,16 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
 
     entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
     at = port.span(port.encoder_key)
-    per_item = isinstance(port, RowsPort) and port.per_item
-    way = find_way(tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, per_item)
+    way = find_way(
+        tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, port.per_item
+    )
     problems = [
         *_overridden(port, tree, way, model),
         *_ungated(port, tree, model),
         *_unknown(port, way),
         *_without(port, way),
     ]
-    if isinstance(port, RowsPort) and not _knows_sequences(port, tree, model):
+    if port.packs_rows and not _knows_sequences(port, tree, model):
         problems.append(
             Diagnostic(
                 "VCG446",
@@ -55,15 +55,13 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     return way
 
 
-def _knows_sequences(port: RowsPort, tree: SourceTree, model: ModelAnchor) -> bool:
+def _knows_sequences(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> bool:
     """Whether a part of the encoder runs vLLM's attention on sequences; also where the encoder's class is not known."""
     from scaffold.cut import runs_attention
     from scaffold.tower.source import Program
 
     program = Program(tree)
-    owner: Owner | None = program.owner(model.path, model.class_name)
-    for attribute in port.encoder.split(".")[1:]:
-        owner = owner and program.attribute_class(owner, attribute, returned=True)
+    owner = program.part_class(program.owner(model.path, model.class_name), str(port.encoder).split(".")[1:])
     return owner is None or runs_attention(program, owner)
 
 
@@ -222,7 +220,7 @@ def _without(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
     """A class that may run its encoder data-parallel, without a gate."""
     owner = find_class(tree.parse(model.path), model.class_name)
-    if owner is None or port.gate is not None or (isinstance(port, RowsPort) and CHUNK not in port.modalities):
+    if owner is None or port.gate is not None or (port.packs_rows and CHUNK not in port.modalities):
         return  # The tokens of an image's rows are known, and looked at when a model starts; those of frames are not.
     for node in owner.body:
         named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers
@@ -92,7 +91,7 @@ def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subc
         if heir.class_name in port.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
-        own = _own_tower(tree, heir, port.tower) if isinstance(port, PackedPort) else None
+        own = _own_tower(tree, heir, port.tower) if port.tower else None
         if own in (None, tower):
             same.append(name)
             continue

@@ -35,6 +35,7 @@ from scaffold.syntax import (
     self_attribute,
     statements,
 )
+from scaffold.tower.names import stores
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _method(owner: str, method: FunctionNode) -> Iterator[_Definition]:
     if not method.name.startswith("__") and decorator_names(method) <= _PLAIN_DECORATORS:
         yield _Definition(method.name, owner, method)
     loads = Counter(node.id for node in ast.walk(method) if isinstance(node, ast.Name))
-    stored = {node.id for node in ast.walk(method) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored = stores(method)
     for item in method.body if len(method.body) > 1 else ():
         targets = assigned_to(item)
         name = self_attribute(targets[0]) if len(targets) == 1 else None

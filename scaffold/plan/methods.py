@@ -6,7 +6,6 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
 from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
@@ -70,28 +69,28 @@ class Methods:
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. For each port there is one that can."""
-    if isinstance(port, RowsPort) and not dialect.padding_logics:
+    if port.packs_rows and not dialect.padding_logics:
         return Diagnostic(
             "VCG446",
             "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts",
             port.span("layout"),
             "port the model into 0.23 or later",
         )
-    if isinstance(port, ReentryPort) and dialect.postprocess.value == "none":
+    if port.reenters and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG442",
             "this release cuts the output of a graph into embeddings, and a cut makes features that are none yet",
             port.span("layout"),
             "port the model into 0.22 or later",
         )
-    if isinstance(port, PackedPort) and port.post is not None and dialect.postprocess.value == "none":
+    if port.after is not None and dialect.postprocess.value == "none":
         return Diagnostic(
             "VCG441",
             "this release has no hook for what runs after a replay: its manager takes graph outputs as embeddings",
             port.span("post.call"),
             "port the model into 0.22 or later",
         )
-    if isinstance(port, PathsPort) and dialect.paths.value == "dual" and tuple(port.paths) != _DUAL:
+    if dialect.paths.value == "dual" and port.path_names not in ((), _DUAL):
         return Diagnostic(
             "VCG437",
             f"the two paths of this release are named {' and '.join(_DUAL)}",
@@ -105,17 +104,7 @@ def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
     """The part of a port that a protocol can express: without named paths, units of the first modality alone, or whole
     images without their crops; and no explicit port, since an item then has no number of tokens of its own.
     """
-    if dialect.paths.value == "named":
-        return port
-    if isinstance(port, CutPort) and port.explicit is not None:
-        port = port.replace(explicit=None)
-    if not port.has_paths:
-        return port
-    if isinstance(port, CropsPort):
-        return port.replace(whole=True)
-    if isinstance(port, CutPort):
-        return port.replace(modalities=dict([next(iter(port.modalities.items()))]), item=None)
-    return port
+    return port if dialect.paths.value == "named" else port.without_paths()
 
 
 def left_out(port: AnyPort, dialect: Dialect) -> list[Diagnostic]:
@@ -123,7 +112,7 @@ def left_out(port: AnyPort, dialect: Dialect) -> list[Diagnostic]:
     expressible = without_paths(port, dialect)
     others = (name for name in port.modalities if name not in expressible.modalities)
     left = {f"items of {name}": f"modalities.{name}.let" for name in others}
-    if isinstance(expressible, CropsPort) and expressible.whole:
+    if expressible.whole:
         left["crops"] = "crops.pixels"
     return [
         Diagnostic(
@@ -149,8 +138,8 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     importable = dict(view.signature.importable)
     if port.processor is not None:
         importable[port.processor.class_] = port.processor_module
-    if isinstance(port, RowsPort) and port.item.tokens is not None:
-        importable[port.item.tokens.function] = port.tokens_module
+    if port.tokens_made is not None:
+        importable[port.tokens_made.function] = port.tokens_module
     if isinstance(view, SizedView) and view.switches:
         # Elsewhere, `patch` is a patch.
         importable["patch"] = "unittest.mock"

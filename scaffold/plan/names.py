@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor import CropsPort, PackedPort, PathsPort, ReentryPort, RowsPort
 from scaffold.descriptor.expressions import Attribute, Call, walk
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import find_method
@@ -82,7 +81,7 @@ def _problem(found: Found, path: str, at: Span, verb: str, model: ModelAnchor) -
 
 def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diagnostic]:
     """Keys of inputs in the processor's field configuration, and functions that ports take from other modules."""
-    for at, key in _keys(port):
+    for at, key in (*port.keys, *port.further_keys):
         found = paths.keyword(key) if at.endswith(".embeds") else paths.field(key)
         if found.answer is Answer.MISSING:
             yield Diagnostic(
@@ -99,10 +98,10 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
                 found.hint or "make sure that the processor has it",
                 Severity.WARNING,
             )
-    if isinstance(port, PackedPort) and port.frames_info:
+    if port.frames_info:
         yield from _info(paths.info_method(port.frames_info), port.span("budget.frames.info"))
-    tokens = port.item.tokens if isinstance(port, RowsPort) else None
-    if tokens is not None and isinstance(port, RowsPort):
+    tokens = port.tokens_made
+    if tokens is not None:
         file = port.tokens_module.replace(".", "/") + ".py"
         if not tree.exists(file) or find_method(tree.parse(file), tokens.function) is None:
             message = f"{tree.display(file)} defines no function `{tokens.function}`"
@@ -117,20 +116,6 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
         if tree.exists(file) and not paths.uses(file, processor.class_, called=False):
             message = f"neither the model nor its processor names `{processor.class_}` of {tree.display(file)}"
             yield Diagnostic("VCG464", message, port.span("processor.class"), "name the image processor of the model")
-
-
-def _keys(port: AnyPort) -> Iterator[tuple[str, str]]:
-    """Keys of the processor's inputs that a descriptor names, each with its place."""
-    for name, modality in port.modalities.items():
-        for role in ("pixels", "sizes", "embeds"):
-            if key := getattr(modality, role, None):
-                yield f"modalities.{name}.{role}", key
-    if isinstance(port, PathsPort):
-        yield from ((f"paths.{name}.pixels", path.pixels) for name, path in port.paths.items())
-    if isinstance(port, CropsPort):
-        yield "crops.pixels", port.crops.pixels
-    for key in port.fields if isinstance(port, ReentryPort) else ():
-        yield f"fields.{key}", key
 
 
 def _info(found: Found, at: Span) -> Iterator[Diagnostic]:

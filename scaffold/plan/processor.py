@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffold.descriptor.model import Count
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.model import Fact
-from scaffold.syntax import assigned_to, find_class, required_parameters, self_attribute
+from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
 def _is_static(function: ast.FunctionDef) -> bool:
     """Whether a method is called with one argument and no processor."""
     decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
-    parameters = [*function.args.posonlyargs, *function.args.args]
-    return decorators == ["staticmethod"] and bool(parameters) and not required_parameters(function)
+    return (
+        decorators == ["staticmethod"] and bool(positional_parameters(function)) and not required_parameters(function)
+    )
 
 
 def _required(program: Program, path: str, class_name: str) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.descriptor import CutPort, PackedPort, ReentryPort, RowsPort
+from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
@@ -33,6 +33,7 @@ from scaffold.syntax import (
     sets,
     statements,
 )
+from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
@@ -81,7 +82,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction
 
         way = plan_way(port, tree, model)
-        if isinstance(port, CutPort) and port.explicit is not None:
+        if port.explicit is not None:
             [entry] = {modality.entry for modality in port.modalities.values()}
             form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
             found = find_extraction(tree, family, way, form)
@@ -130,7 +131,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
 
 
-def _shards_nothing(port: CutPort, program: Program, family: Family) -> bool:
+def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool:
     """Whether data parallelism alone is a port's gate, and no class that the model's files name shards an item's work.
 
     Then the manager's own sharding serves an explicit port: it hands each rank whole items and gathers embeddings.
@@ -144,9 +145,9 @@ def _shards_nothing(port: CutPort, program: Program, family: Family) -> bool:
     )
 
 
-def _optional(port: AnyPort, family: Family) -> str | None:
+def _optional(port: ReentryPort, family: Family) -> str | None:
     """The attribute that leads to the encoder, if the class says that it may be None: `self.vision: Tower | None`."""
-    if not isinstance(port, RowsPort):
+    if not isinstance(port.encoder, str):
         return None
     name = port.encoder.split(".")[1]
     notes = (
@@ -337,7 +338,7 @@ def _has_input_dtype(port: PackedPort, program: Program, tower: Owner) -> bool:
         return False
     module, owner = tower
     values = [node.value for node in statements(owner) if isinstance(node, ast.Assign) and sets(node, path[2])]
-    names = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
+    names = {name for value in values for name in mentions(value)}
     makers = [found[1] for name in names if (found := program.resolve(module, name))]
     return any(isinstance(maker, ast.ClassDef) and _declares(maker, path[3]) for maker in makers)
 

@@ -688,19 +688,8 @@ class PathsView(SizedView):
 
 def make_view(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> View:
     """The view of a port that `profile`'s protocol can express."""
-    if isinstance(port, TilesPort):
-        return _tiles(port, profile, facts)
-    if isinstance(port, PackedPort):
-        return _packed(port, profile, facts)
-    if isinstance(port, PathsPort):
-        return _paths(port, profile, facts)
-    if isinstance(port, RowsPort):
-        return _rows(port, profile, facts)
-    if isinstance(port, CropsPort):
-        return _crops(port, profile, facts)
-    if port.explicit is not None and facts.extraction is not None:
-        return _units(port, port.explicit, facts.extraction, _shared(port, profile, facts))
-    return _cut(port, profile, facts)
+    view: View = _VIEWS[port.layout](port, profile, facts)
+    return view
 
 
 def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
@@ -768,7 +757,9 @@ def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
     return Entry(modality.pixels, (*above, Code(f"return {_bound(call, bindings)[:-1]}, encode={encode})")))
 
 
-def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView:
+def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView | UnitsView:
+    if port.explicit is not None and facts.extraction is not None:
+        return _units(port, port.explicit, facts.extraction, _shared(port, profile, facts))
     names = sided = Names.of(port)
     shapes: dict[str, Any] = {}
     if port.has_paths:
@@ -1285,3 +1276,13 @@ def _bound(call: Call, bindings: Mapping[str, str], *, flatten: bool = False) ->
 
 def _joined(parts: Iterable[str]) -> Code:
     return Code(", ".join(parts))
+
+
+_VIEWS: dict[str, Any] = {
+    "tiles": _tiles,
+    "packed": _packed,
+    "paths": _paths,
+    "rows": _rows,
+    "crops": _crops,
+    "cut": _cut,
+}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
 from scaffold.tower.model import Evidence, Form, Label
+from scaffold.tower.names import exits
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES
@@ -36,6 +37,8 @@ _RESHAPING = frozenset({
     "int", "long", "float", "half", "bfloat16", "int32", "int64", "floor", "ceil", "round", "abs", "clamp", "sum",
     "mean", "tolist", "list", "tuple", "numpy", "from_numpy", "tensor", "as_tensor", "asarray", "array", "full_like",
 })  # fmt: skip
+#: Calls whose result is a value of Python.
+_PYTHON = frozenset({"tolist", "item", "int", "float", "bool", "range", "list", "tuple", "sorted", "zip", "enumerate"})
 _CONCAT = frozenset({"cat", "concat", "concatenate", "hstack"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _LOOKUPS = frozenset({"embedding", "grid_sample", "interpolate", "index_select", "gather", "take"})
@@ -773,25 +776,9 @@ class Interpreter:
         return replace(value, role=role, trail=trail, source=subject.source, items=kept)
 
     def _form(self, call: _Call) -> Form:
-        node, name, base, method, on_module, args = (
-            call.node,
-            call.name,
-            call.base,
-            call.method,
-            call.on_module,
-            call.args,
-        )
-        if name in ("tolist", "item") or name in (
-            "int",
-            "float",
-            "bool",
-            "range",
-            "list",
-            "tuple",
-            "sorted",
-            "zip",
-            "enumerate",
-        ):
+        node, name, base, method = call.node, call.name, call.base, call.method
+        on_module, args = call.on_module, call.args
+        if name in _PYTHON:
             return Form.PYTHON
         if name == "numpy":
             return Form.NUMPY
@@ -826,7 +813,7 @@ class Interpreter:
             return self._place(next(k.value for k in node.keywords if k.arg == "device"))
         if name in ("cuda",):
             return False
-        if name in ("cpu", "numpy", "from_numpy", "tolist", "item"):
+        if name in ON_HOST or name == "from_numpy":
             return True
         if name == "to" and method and node.args and ast.unparse(node.args[0]).endswith("device"):
             return self._place(node.args[0])
@@ -1139,13 +1126,3 @@ def _join_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
 
 def _same_env(a: dict[str, Value], b: dict[str, Value]) -> bool:
     return a.keys() == b.keys() and all(a[name].key() == b[name].key() for name in a)
-
-
-def exits(body: Sequence[ast.stmt]) -> bool:
-    """Whether a block never falls through."""
-    if not body:
-        return False
-    last = body[-1]
-    if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-        return True
-    return isinstance(last, ast.If) and bool(last.orelse) and exits(last.body) and exits(last.orelse)

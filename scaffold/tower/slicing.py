@@ -23,8 +23,8 @@ from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, call_name, self_attribute
-from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, exits, root_name
+from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
+from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
 from scaffold.tower.model import (
     ChildSlice,
     Crossing,
@@ -41,6 +41,7 @@ from scaffold.tower.model import (
     TowerSlice,
     flatten,
 )
+from scaffold.tower.names import exits, exposed_reads, loads, must_writes, stores
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, Role, Value
 
@@ -102,7 +103,7 @@ def _entry_methods(program: Program, owner: Owner) -> list[str]:
     """Public methods of a class that take two arguments or more, which pixels and a grid are."""
     found = (program.method(owner, name) for name in sorted(program.members(owner)) if not name.startswith("_"))
     methods = (method[2] for method in found if method is not None)
-    return [method.name for method in methods if len((*method.args.posonlyargs, *method.args.args)) > 2]
+    return [method.name for method in methods if len(positional_parameters(method)) > 2]
 
 
 def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
@@ -158,7 +159,7 @@ def _slice_class(
     _check_names(f"{owner[1].name}.{entry}", base, module.span(function.args))
     method = program.method(owner, METADATA_METHOD)
     if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
-        if METADATA_ARGUMENT not in _reads(function):
+        if METADATA_ARGUMENT not in loads(function):
             raise DiagnosticError(
                 Diagnostic(
                     "VCG461",
@@ -533,10 +534,7 @@ class _Slicer:
         """Interpret, place, find the crossings, check that the order may change."""
         self.interpreter = Interpreter(self.program)
         env: dict[str, Value] = {}
-        annotations = {
-            arg.arg: arg.annotation
-            for arg in [*self.function.args.posonlyargs, *self.function.args.args, *self.function.args.kwonlyargs]
-        }
+        annotations = annotations_of(self.function)
         for parameter in self.base.parameters:
             form = annotation_form(annotations[parameter.name])
             if parameter.name in self.base.data:
@@ -730,13 +728,13 @@ class _Slicer:
             for piece in reversed(group):
                 if piece.place is Place.SPLIT:
                     bodies = tuple(settle(body) for body in reversed(piece.bodies))
-                    header = _reads(_header(piece.node))
+                    header = set(loads(_header(piece.node)))
                     if any(leaf.place is not Place.STAY for body in bodies for leaf in flatten(body)):
                         moved.update(header)
                     staying.update(header)
                     result.append(replace(piece, bodies=tuple(reversed(bodies))))
                     continue
-                reads = _reads(piece.node) | self._mutates(piece.node)
+                reads = {*loads(piece.node), *self._mutates(piece.node)}
                 written = must_writes([piece.node])
                 if piece.place is not Place.BOTH:
                     moved.difference_update(written)
@@ -874,7 +872,7 @@ class _Slicer:
             and value.labels == Label.META
             and value.form in (Form.TENSOR, Form.UNKNOWN)
             and isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.UnaryOp, ast.Attribute, ast.IfExp))
-            and not (_reads(node) & into.local)
+            and into.local.isdisjoint(loads(node))
             and not _is_choice(node)
             and not self._crosses_as_it_is(node, into.risky)
         ):
@@ -882,7 +880,7 @@ class _Slicer:
             self.hoists.append(Hoist(node, into.leaf.node, name))
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            names = {name for generator in node.generators for name in _targets(generator.target)}
+            names = {name for generator in node.generators for name in stores(generator.target)}
             into = replace(into, local=into.local | names)
         if isinstance(node, ast.Lambda):
             into = replace(into, local=into.local | {arg.arg for arg in node.args.args})
@@ -926,9 +924,8 @@ class _Slicer:
                 own = path or ((number, 0),)
                 if piece.place is Place.SPLIT:
                     if any(leaf.place in (Place.STAY, Place.BOTH) for leaf in flatten((piece,))):
-                        found: list[ast.Name] = []
-                        _names(_header(piece.node), set(), found)
-                        yield from crossing(found, piece.node, own)
+                        header = ast.Expr(_header(piece.node))
+                        yield from crossing(exposed_reads([header]), piece.node, own)
                     entry, ends = set(local), []
                     for index, body in enumerate(piece.bodies):
                         local = set(entry)
@@ -1270,12 +1267,12 @@ class _Slicer:
         reads: set[str] = set()
         for leaf in flatten(pieces):
             if leaf.place in (Place.MOVE, Place.BOTH):
-                reads |= _reads(leaf.node)
+                reads.update(loads(leaf.node))
         for piece in _all(pieces):
             if piece.place is Place.SPLIT and piece.moved_writes:
-                reads |= _reads(_header(piece.node))
+                reads.update(loads(_header(piece.node)))
         for hoist in self.hoists:
-            reads |= _reads(hoist.node)
+            reads.update(loads(hoist.node))
         return tuple(
             parameter
             for parameter in self.base.parameters
@@ -1314,10 +1311,6 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.stmt, ast.ExceptHandler)):
             yield from _statements(child)
-
-
-def _reads(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _header(node: ast.stmt) -> ast.expr:
@@ -1387,85 +1380,3 @@ def _all(pieces: tuple[Piece, ...]) -> Iterator[Piece]:
         yield piece
         for body in piece.bodies:
             yield from _all(body)
-
-
-def exposed_reads(statements: Sequence[ast.stmt]) -> list[ast.Name]:
-    """Names that statements may read before they have written them themselves, in source order."""
-    found: list[ast.Name] = []
-    _expose(statements, set(), found)
-    return found
-
-
-def must_writes(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that statements write on every path."""
-    return _expose(statements, set(), [])
-
-
-def _expose(statements: Sequence[ast.stmt], written: set[str], found: list[ast.Name]) -> set[str]:
-    written = set(written)
-    for node in statements:
-        if isinstance(node, ast.If):
-            _names(node.test, written, found)
-            a = _expose(node.body, written, found)
-            b = _expose(node.orelse, written, found)
-            if exits(node.body):
-                written |= b
-            elif node.orelse and exits(node.orelse):
-                written |= a
-            else:
-                written |= a & b
-        elif isinstance(node, (ast.For, ast.AsyncFor)):
-            _names(node.iter, written, found)
-            inner = written | _targets(node.target)
-            _expose(node.body, inner, found)
-            _expose(node.orelse, written, found)
-        elif isinstance(node, ast.While):
-            _names(node.test, written, found)
-            _expose(node.body, written, found)
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            for item in node.items:
-                _names(item.context_expr, written, found)
-                if item.optional_vars is not None:
-                    written |= _targets(item.optional_vars)
-            written |= _expose(node.body, written, found)
-        elif isinstance(node, ast.Try):
-            body = _expose(node.body, written, found)
-            for handler in node.handlers:
-                _expose(handler.body, written, found)
-            if not node.handlers:
-                written |= body
-            written |= _expose(node.finalbody, written, found)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for name in ast.walk(node):
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id not in written:
-                    found.append(name)
-            written.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            if node.value is not None:
-                _names(node.value, written, found)
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id not in written:
-                    found.append(target)
-                _names(target, written, found)
-            for target in targets:
-                written |= _targets(target)
-        else:
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.expr):
-                    _names(child, written, found)
-    return written
-
-
-def _names(node: ast.expr, written: set[str], found: list[ast.Name]) -> None:
-    bound: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.comprehension):
-            bound |= _targets(inner.target)
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id not in written | bound:
-            found.append(inner)
-
-
-def _targets(node: ast.expr) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

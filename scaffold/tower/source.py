@@ -6,7 +6,7 @@ import ast
 import builtins
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -348,6 +348,26 @@ class Program:
             holder = (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
         method = self.method(holder, path[-1]) if holder is not None else None
         return Callee(method[0], (method[0], method[1]), method[2], holder) if method is not None else None
+
+    def run_by(
+        self, path: Sequence[str], class_of: Callable[[Sequence[str]], Owner | None]
+    ) -> tuple[Method, Owner, Sequence[str]] | None:
+        """The method that a call of a part of an object runs, with the class and the path of the part that has it.
+
+        The last name is a method of the part before it, or a part whose `forward` runs.
+        """
+        for part, name in ((path[:-1], path[-1]), (path, "forward")):
+            holder = class_of(part)
+            if holder is not None and (found := self.method(holder, name)) is not None:
+                return found, holder, part
+        return None
+
+    def part_class(self, owner: Owner, path: Sequence[str]) -> Owner | None:
+        """The class of a part of an object, by the attributes that lead to it; also where a function says it."""
+        holder: Owner | None = owner
+        for name in path:
+            holder = holder and self.attribute_class(holder, name, returned=True)
+        return holder
 
     def members(self, owner: Owner) -> frozenset[str]:
         """Names of methods and properties of a class and its bases in the tree."""

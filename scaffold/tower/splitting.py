@@ -37,7 +37,8 @@ from scaffold.tower.model import (
     TowerSplit,
     flatten,
 )
-from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, exposed_reads
+from scaffold.tower.names import exposed_reads, mentions, stores
+from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
 from scaffold.tower.text import Replacement, SourceText, dedent, indent
 
 #: vLLM's own line length (ruff's default).
@@ -140,7 +141,7 @@ class _Splitter:
         self.function = _function(tower)
         self.indentation = self.source.indentation_of(self.function)
         self.body_indentation = self.source.indentation_of(self.function.body[0])
-        self.taken = {node.id for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+        self.taken = mentions(self.function)
         self.taken |= {parameter.name for parameter in tower.parameters}
         self.offsets = self._name_offsets()
         self.torch = _alias(tower.source, "torch") or "torch"
@@ -572,7 +573,7 @@ class _Splitter:
             writer.blank()
             writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(call, "    "), indentation)
             written = {
-                name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in _stores(leaf.node)
+                name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in stores(leaf.node)
             }
             names = [c.name for c in self.tower.crossings]
             wanted += [
@@ -600,7 +601,7 @@ class _Splitter:
         indentation = self.body_indentation
         texts = [self.source.statement(node, 0, comments=False) for node in [*needed, piece.node]]
         block = textwrap.dedent("".join(texts))
-        if {name for node in needed for name in _stores(node)} & set(self.tower.metadata):
+        if {name for node in needed for name in stores(node)} & set(self.tower.metadata):
             raise _refuse(
                 self.tower,
                 "an early exit needs metadata that overwrites a parameter",
@@ -709,10 +710,6 @@ def _wrapped(call: str, arguments: list[str], indentation: int) -> str:
 
 def _line_before(statements: list[ast.stmt]) -> int:
     return statements[0].lineno - 1 if statements else 0
-
-
-def _stores(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _contains(statement: ast.stmt, node: ast.AST) -> bool:

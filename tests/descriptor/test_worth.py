@@ -9,7 +9,7 @@ import pytest
 from changed_ports import port_of
 
 from scaffold.descriptor import load_descriptor_text
-from scaffold.descriptor.worth import FEW_ROWS, GAIN, MANY_ROWS, long_calls, worth
+from scaffold.descriptor.worth import FEW_ROWS, GAIN, MANY_ROWS, worth
 
 ROOT = Path(__file__).parents[2]
 #: Rows of one unit in the encoder of `benchmarks/cut_gpu.py`; those of Mistral 3 and Kimi-VL are counted as units.
@@ -63,7 +63,7 @@ def test_the_numbers_are_those_measured():
 @pytest.mark.parametrize("name", REASONS)
 def test_what_a_descriptor_says_of_its_items(name):
     port = port_of(name)
-    assert long_calls(port) == REASONS[name]
+    assert port.long_calls == REASONS[name]
     note = worth(port)
     assert (note is None) == (not REASONS[name])
     assert note is None or (note.code == "VCG487" and str(MANY_ROWS) in (note.help or ""))
@@ -81,4 +81,4 @@ def test_a_mask_takes_longer_than_launches():
 )
 def test_a_batch_that_is_padded(name, reason):
     text = (ROOT / f"tests/lab/cuts/{name}.yaml").read_text("utf-8")
-    assert long_calls(load_descriptor_text(text, f"{name}.yaml")) == reason
+    assert load_descriptor_text(text, f"{name}.yaml").long_calls == reason

@@ -11,35 +11,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import prepare_release
+from release_process import print_checks
 from reloading import kept_buffers, load_parts, shrink
 from run_tunings import build
 
-from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
 
 
 def main() -> int:
-    prepare_release(Path(sys.argv[1]))
-    import torch
-
-    patch_vllm()
-    report: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-            start_distributed(Path(scratch))
-            for name in sys.argv[2:]:
-                with torch.inference_mode():
-                    report[name] = check(name)
-    print(json.dumps(report))
-    return 0
+    return print_checks(check)
 
 
 def manager_of(host, config):  # type: ignore[no-untyped-def]

@@ -14,34 +14,17 @@ import contextlib
 import json
 import logging
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import prepare_release
+from release_process import print_checks
 from reloading import shrink
-
-from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
 
 def main() -> int:
-    prepare_release(Path(sys.argv[1]))
-    import torch
-
-    patch_vllm()
-    report: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-            start_distributed(Path(scratch))
-            for name in sys.argv[2:]:
-                with torch.inference_mode():
-                    report[name] = check(name)
-    print(json.dumps(report))
-    return 0
+    return print_checks(check)
 
 
 def build(recipe, dtype):  # type: ignore[no-untyped-def]
