@@ -415,7 +415,7 @@ def test_package_imports_neither_vllm_nor_torch() -> None:
         try:
             vitcg_adapters.adapter_for("v0_1", "Somebody")
         except ImportError as error:
-            said = "vitcg_adapters.v0_1 is built by `vitcg-scaffold new --all`, which has not run here"
+            said = "vitcg_adapters.v0_1 is built by `vitcg-scaffold new --all`: it has not run here"
             assert str(error) == said, error
         vitcg_adapters.ADAPTERS["v0_30"]["Somebody"] = "somebody"
         try:
