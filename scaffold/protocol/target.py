@@ -206,10 +206,11 @@ def _installed_tree() -> SourceTree:
         except metadata.PackageNotFoundError:
             continue
         break
+    is_checkout = all((root / folder).is_dir() for folder in ("tests", "docs", "examples"))
     return SourceTree(
         root,
         str(root),
         release or _tree_release(root),
         read_only=not os.access(root / "vllm", os.W_OK),
-        installed=_is_package_alone(root),
+        installed=not is_checkout,
     )

@@ -66,6 +66,7 @@ def test_options_that_the_page_explains_exist(run, here, option):
         "--tokens": ["64"],
         "--replace": [],
         "--result": ["bench.json"],
+        "--svg": ["first.svg"],
     }[option]
 
     done = run("bench", "qwen2_5_vl", "--result", "bench.json", option, *values, "--svg", "bench.svg")

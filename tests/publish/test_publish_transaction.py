@@ -441,7 +441,7 @@ def test_every_command_refuses_a_tree_with_an_unfinished_run(tmp_path: Path) -> 
         with pytest.raises(DiagnosticError) as refused:
             command(tmp_path)
         assert codes(refused) == ["VCG706"]
-        assert "recover" in (refused.value.diagnostics[0].help or "")
+        assert "revert --unfinished" in (refused.value.diagnostics[0].help or "")
     assert find_dirty(tmp_path, ["a"]) == ()
 
 
