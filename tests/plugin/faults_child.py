@@ -207,6 +207,8 @@ def manager_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
         with plant():
             answers = [engine.ask() for _ in range(5)]
         found[name] = _outcome(manager, answers, eager, warnings, tower)
+        if name != next(reversed(run)):
+            manager.keep_files()
     return found
 
 
