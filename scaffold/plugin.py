@@ -136,9 +136,7 @@ def _register(controls: Controls) -> None:
         return
     wait_for_runners(generation, controls)
     if controls.manager:
-        from scaffold.runtime.vllm.metrics import show_workers
-
-        show_workers()
+        _show_counters()
     watch_configurations(minor_of(vllm.__version__) or ())
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():
@@ -466,6 +464,16 @@ class _VllmsLog(logging.Handler):
         theirs = logging.getLogger("vllm")
         if theirs.isEnabledFor(record.levelno):
             theirs.handle(record)
+
+
+def _show_counters() -> None:
+    """Let this process's metrics have the counters of its workers. Graphs do not depend on that."""
+    from scaffold.runtime.vllm.metrics import show_workers
+
+    try:
+        show_workers()
+    except Exception as error:
+        _warn(f"the counters of encoder graphs are not among vLLM's metrics: {error}", error)
 
 
 def _join_vllms_log() -> None:

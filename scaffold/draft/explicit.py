@@ -97,8 +97,7 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
     said = [f"self.{name}" for name in _TOKENS if numbers.get(f"self.{name}") == rows]
     if said or rows == 1:
         return said[0] if said else "1"
-    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
-    patch = _SIDE.sub(r"patch_size\1", side)
+    side, patch = _side_and_patch(sheet)
     long, short = numbers.get(side), numbers.get(patch)
     if patch == side or not isinstance(long, int) or not isinstance(short, int) or not short:
         return None
@@ -107,16 +106,32 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
     for path in sorted(numbers, key=lambda path: (path.count("."), path)):
         factors.setdefault(path.rpartition(".")[2], path)
     joined = {path: numbers[path] for name, path in factors.items() if name in _FACTORS}
-    made = {f"(side // {patch}) ** 2 + 1": across**2 + 1, f"(side // {patch} // 2) ** 2 + 2": (across // 2) ** 2 + 2}
-    made[f"(side // {patch}) ** 2"] = across**2
+    patches = f"(side // {patch}) ** 2"
+    made = {patches: across**2, f"{patches} + 1": across**2 + 1, _with_ends(patch): (across // 2) ** 2 + 2}
     for path, by in joined.items():
         if isinstance(by, int) and by > 0:
-            text, value = f"(side // {patch} // {path}) ** 2", (across // by) ** 2
-            if _FACTORS[path.rpartition(".")[2]]:
-                text, value = f"ceil_div(side // {patch}, {path}) ** 2", (-(-across // by)) ** 2
-            made[text] = value
+            is_padded = _FACTORS[path.rpartition(".")[2]]
+            made[_joined(patch, path)] = (-(-across // by) if is_padded else across // by) ** 2
     found = [text for text, value in made.items() if value == rows]
     return found[0] if len(found) == 1 else None
+
+
+def _side_and_patch(sheet: Sheet) -> tuple[str, str]:
+    """The side of a unit and that of a patch, as the configuration names them; the same text where it names none."""
+    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
+    return side, _SIDE.sub(r"patch_size\1", side)
+
+
+def _joined(patch: str, factor: str) -> str:
+    """The tokens of patches that a projector joins, `factor` a side."""
+    if _FACTORS[factor.rpartition(".")[2]]:
+        return f"ceil_div(side // {patch}, {factor}) ** 2"
+    return f"(side // {patch} // {factor}) ** 2"
+
+
+def _with_ends(patch: str) -> str:
+    """The tokens where two by two patches are one, and a token is at either end."""
+    return f"(side // {patch} // 2) ** 2 + 2"
 
 
 def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str | None:
@@ -126,8 +141,7 @@ def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str |
     said = [name for name in _TOKENS if name in subject.objects.attributes("self")]
     if said:
         return f"self.{said[0]}"
-    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
-    patch = _SIDE.sub(r"patch_size\1", side)
+    side, patch = _side_and_patch(sheet)
     if patch == side:
         return None
     parts = [*_parts(subject, held.text)]
@@ -136,14 +150,12 @@ def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str |
         return "1"
     encoder = next((inner.path for inner in step.walk() if inner.encoder), step.path)
     if {"boi", "eoi", "conv"} <= {*subject.objects.attributes(encoder)}:
-        return f"(side // {patch} // 2) ** 2 + 2"  # two by two patches are one, and a token is at either end
+        return _with_ends(patch)
     for path, code in parts:
         read = _read(code)
         for name in (name for name in _FACTORS if name in read):
             owner = subject.objects.value(f"{path}.{read[name].removeprefix('self.')}")
-            factor = f"{subject.objects.text(owner) or 'self.config'}.{name}"
-            padded = f"ceil_div(side // {patch}, {factor}) ** 2"
-            return padded if _FACTORS[name] else f"(side // {patch} // {factor}) ** 2"
+            return _joined(patch, f"{subject.objects.text(owner) or 'self.config'}.{name}")
     first = "class_embedding" in subject.objects.attributes(f"{encoder}.embeddings")
     return f"(side // {patch}) ** 2" + " + 1" * (first and "feature_select_strategy" not in words)
 

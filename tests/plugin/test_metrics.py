@@ -18,6 +18,7 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from scaffold import plugin
 from scaffold.runtime import GraphKey, Stats
 from scaffold.runtime.vllm import metrics, served
 from scaffold.runtime.vllm.served import ServedManager
@@ -101,6 +102,20 @@ def test_a_process_whose_parent_shows_the_files_shows_none(monkeypatch, tmp_path
     monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(prometheus_client.REGISTRY, "register", lambda collector: pytest.fail("registered"))
     metrics.show_workers()
+
+
+def test_graphs_do_not_depend_on_the_metrics(monkeypatch, caplog):
+    def refused(collector):
+        raise ValueError("a name is taken")
+
+    for name in (metrics.VLLMS, metrics.OURS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(prometheus_client.REGISTRY, "register", refused)
+    monkeypatch.setattr(plugin, "_told", set())
+    with caplog.at_level("WARNING", logger=plugin.logger.name):
+        plugin._show_counters()
+    assert "not among vLLM's metrics: a name is taken" in caplog.text
+    assert metrics.place() is None  # no worker writes what nobody shows
 
 
 def test_the_folder_goes_with_the_process_that_named_it(tmp_path):

@@ -61,9 +61,8 @@ class ServedManager(EncoderCudaGraphManager):
     _exports: bool = False
 
     def __init__(self, vllm_config: Any, device: torch.device, dtype: torch.dtype, model: Any) -> None:
-        settings = read_settings(
-            vllm_config
-        )  # a setting that means nothing is the operator's to correct, and stops the start
+        # A setting that means nothing is the operator's to correct, and stops the start.
+        settings = read_settings(vllm_config)
         try:
             self._ranks = vllm_config.parallel_config.tensor_parallel_size
             spread = vllm_config.model_config.multimodal_config.mm_encoder_tp_mode != "data"
