@@ -83,9 +83,12 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def open(self, address: str) -> None:
-        self.run("window.left = true")
+        """Open a page as somebody would who was never there: a choice of a theme outlives the page that kept it."""
+        self.call("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank' && document.readyState === 'complete'")
+        self.call("Storage.clearDataForOrigin", origin=address, storageTypes="all")
         self.call("Page.navigate", url=address)
-        self.wait("!window.left && document.readyState === 'complete'")
+        self.wait("location.href !== 'about:blank' && document.readyState === 'complete'")
         # No colour or place on its way to another one.
         self.run("document.head.insertAdjacentHTML('beforeend', '<style>* { transition: none !important }</style>')")
 
@@ -120,8 +123,6 @@ def browser(command: str) -> Iterator[Browser]:
             with connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=60) as socket:
                 found = Browser(socket)
                 found.call("Page.enable")
-                # A page starts as for somebody who was never there.
-                found.call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
                 yield found
         finally:
             process.terminate()
