@@ -64,3 +64,32 @@ def test_only_budgets_are_a_matter_of_budgets(name):
 
     [check] = bench.checks
     assert (check.passed, check.passed or check.code) == (not code, code or True)
+
+
+#: What a port that counts units is, and whether its class takes a data-parallel encoder -> is the check made?
+DATA_PARALLEL = {
+    "an explicit port of a class that shards": (True, True, True),
+    "an explicit port of a class that vLLM never shards": (True, False, False),
+    "a port with switches of its own": (False, False, True),
+}
+
+
+@pytest.mark.parametrize("name", DATA_PARALLEL)
+def test_data_parallelism_is_tried_where_vllm_can_switch_it_on(name, monkeypatch):
+    """A tower of another model's file may shard, and Skywork-R1V's class says nothing of it."""
+    from scaffold.verify.numeric import session
+
+    explicit, supported, made = DATA_PARALLEL[name]
+    host = torch.nn.Linear(2, 2)
+    host.supports_encoder_tp_data = supported
+    host.use_data_parallel = False
+    seen = []
+    monkeypatch.setattr(session, "run_session", lambda bench, group: seen.append(bench.host.use_data_parallel))
+    recipe = SimpleNamespace(sessions=lambda: ("one",))
+    bench = session.Bench(None, host, SimpleNamespace(), recipe, ("image",), {}, {}, counts_units=explicit)
+
+    session.check_data_parallel_switch(bench)
+
+    assert seen == [True] * made
+    assert [check.name for check in bench.checks] == ["data parallelism stays outside"] * made
+    assert host.use_data_parallel is False
