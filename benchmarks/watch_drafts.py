@@ -17,17 +17,18 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import RESULTS, code_of, first_candidate, load, write
+from reach import LIMIT, RESULTS, code_of, first_candidate, load, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
 from scaffold.protocol import SourceTree, resolve_target
-from scaffold.verify.numeric import check_numerics_all, keep_warm, record_run
+from scaffold.verify.numeric import NumericRequest, check_numerics_all, keep_warm, record_run
 from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration
 from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
@@ -77,11 +78,18 @@ def judged(tree: SourceTree, name: str, draft: Draft, before: Mapping[str, Any],
             return {"code": code}
         recipe = None if surveyed.get("config") == "recipe" else AUTOMATIC
         given = known_configuration([name]) or None
-        (report,) = check_numerics_all(numeric_requests(port, tree, recipe=recipe, config=given))
+        requests = numeric_requests(port, tree, recipe=recipe, config=given)
+        (report,) = check_numerics_all([with_limit(request) for request in requests])
     except DiagnosticError as error:
         return {"numeric": "refused", "reason": error.diagnostics[0].message}
     verdict = "pass" if report.passed else "fail" if report.checks else "none"
-    return {"code": code, "numeric": verdict, "checks": len(report.checks)}
+    wrong = [problem.message for problem in report.diagnostics()[:1]]
+    return {"code": code, "numeric": verdict, "checks": len(report.checks), "reason": "".join(wrong)}
+
+
+def with_limit(request: NumericRequest) -> NumericRequest:
+    """The request with the survey's time limit: a busy machine is no failure of a draft."""
+    return replace(request, options=replace(request.options, timeout_s=LIMIT))
 
 
 def attempt(step: Callable[[], Any]) -> tuple[Any, str]:
@@ -97,7 +105,7 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
     path = folder / f"{name}.json" if folder else None
     if path is not None and path.exists():
         return Recording.from_json(json.loads(path.read_text("utf-8")))
-    made = record_run(recording_request(tree, name, config=known_configuration([name]) or None))
+    made = record_run(with_limit(recording_request(tree, name, config=known_configuration([name]) or None)))
     if path is not None:
         path.write_text(json.dumps(made.to_json()), "utf-8")
     return made
