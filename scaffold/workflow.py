@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.protocol.tree import module_file
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: Folders of a tree whose files no model runs.
+_BESIDE_PACKAGES = ("tests/", "examples/")
 _REPORT_IT = "this is a bug of vitcg-scaffold or of a snippet of yours: report it with the descriptor and these files"
 
 
@@ -43,7 +46,7 @@ class PreparedPort:
     @property
     def package(self) -> tuple[FileChange, ...]:
         """The changes of the release's package: all that a model runs."""
-        return tuple(change for change in self.changed if _is_package(change.path))
+        return tuple(change for change in self.changed if runs(change.path))
 
 
 class RefusedResult(DiagnosticError):
@@ -91,8 +94,8 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
     mixin = plan.methods.mixin.source if plan.methods.mixin else None
     for file in plan.files:
         if file.source is not None and not tree.exists(file.path):
-            text = format_changed(None, file.source, path=file.path, config_root=tree.root)
-            planned.append(PlannedFile(file.path, None, text, (), tree.root))
+            text = format_changed(None, file.source, path=file.path, config_root=tree.home)
+            planned.append(PlannedFile(file.path, None, text, (), tree.home))
             changes.append(FileChange(file.path, None, text.encode("utf-8")))
             continue
         before = tree.read(file.path)
@@ -101,14 +104,14 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
             changes.append(FileChange(file.path, tree.read_bytes(file.path), tree.read_bytes(file.path)))
             continue
         edited = apply_edits(before, file.edits, path=file.path, display=tree.display(file.path)).text
-        after = format_changed(before, edited, path=file.path, config_root=tree.root)
+        after = format_changed(before, edited, path=file.path, config_root=tree.home)
         planned.append(
             PlannedFile(
                 path=file.path,
                 before=before,
                 after=after,
                 edits=file.edits,
-                config_root=tree.root,
+                config_root=tree.home,
                 class_name=file.class_name,
                 profile=profile if file.class_name else None,
                 mixin=mixin,
@@ -255,7 +258,7 @@ def tails_of(port: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
     """
     if not port.flashinfer:
         return ("fa2", "fa3")
-    source = tree.read(port.module.replace(".", "/") + ".py")
+    source = tree.read(module_file(tree, port.module) or "")
     return ("fa2", "fa3", "cudnn") if "maybe_compute_seq_lens(" in source else ("fa2", "fa3")
 
 
@@ -289,9 +292,9 @@ def numeric_requests(
         counts_units, gated = prepared.plan.extraction is not None, prepared.plan.methods.view.gate is not None
         port, changes = prepared.plan.port, prepared.changed
         if not changes:
-            changes = published_changes(tree.root, f"new {port.name}")
-            before = {change.path: change.before or b"" for change in changes if _is_package(change.path)}
-        overlay = {change.path: change.after for change in changes if change.after and _is_package(change.path)}
+            changes = published_changes(tree.home, f"new {port.name}")
+            before = {change.path: change.before or b"" for change in changes if runs(change.path)}
+        overlay = {change.path: change.after for change in changes if change.after and runs(change.path)}
     label, automatic = choose_recipe(port, recipe, config, modalities, trust_remote_code, values)
     options = NumericOptions(
         image_embeds=True,  # the recipe knows whether the model takes them, whatever a port says
@@ -306,6 +309,7 @@ def numeric_requests(
     return [
         NumericRequest(
             tree=tree.root,
+            beside=folders_beside(tree),
             overlay=overlay,
             recipe=label,
             class_name=port.class_name,
@@ -335,6 +339,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
     label, automatic = choose_recipe(port)
     return NumericRequest(
         tree=tree.root,
+        beside=folders_beside(tree),
         overlay={change.path: change.after for change in prepared.package if change.after},
         recipe=label,
         class_name=port.class_name,
@@ -379,6 +384,7 @@ def recording_request(
         )
     return NumericRequest(
         tree=tree.root,
+        beside=folders_beside(tree),
         overlay={},
         recipe=name if automatic else chosen or name,
         class_name=found.class_name,
@@ -386,6 +392,12 @@ def recording_request(
         release=_release(tree),
         options=NumericOptions(timeout_s=_time_limit(automatic)),
     )
+
+
+def folders_beside(tree: SourceTree) -> tuple[tuple[str, Path], ...]:
+    """The packages beside vLLM's, with their folders, for the lab."""
+    beside = tree.package
+    return tuple((name, beside.root / name) for name in sorted(beside.names)) if beside is not None else ()
 
 
 def _time_limit(automatic: Automatic | None) -> float:
@@ -435,5 +447,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **both}
 
 
-def _is_package(path: str) -> bool:
-    return path.startswith("vllm/")
+def runs(path: str) -> bool:
+    """Whether a changed file is of a package, so that a model runs it: a tree has tests, docs and examples beside."""
+    return path.endswith(".py") and not path.startswith(_BESIDE_PACKAGES)

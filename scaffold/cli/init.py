@@ -21,9 +21,11 @@ from scaffold.cli.options import (
     config_option,
     examples,
     open_target,
+    package_option,
     recipe_option,
     set_option,
     target_option,
+    target_words,
     trust_option,
 )
 from scaffold.cli.output import write_output
@@ -51,6 +53,7 @@ _UNRECORDED = ("tiles", "paths")
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @target_option(required=True)
+@package_option()
 @click.option(
     "-o",
     "--output",
@@ -84,6 +87,7 @@ def command(
     console: Console,
     model: str,
     vllm: str,
+    package: str | None,
     output: Path | None,
     given: tuple[str, ...],
     layout: str | None,
@@ -135,7 +139,7 @@ def command(
         _refuse_existing(output, force)
     if lacks := refuse_release(vllm, layout):
         console.note(lacks)
-    tree = open_target(console, vllm).tree
+    tree = open_target(console, vllm, package).tree
     check_trusted(trust_remote_code, config)
     if show_recording:
         _show_recording(console, _record(console, tree, model, building), as_json)
@@ -165,7 +169,7 @@ def command(
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
             raise
         console.report(refusal.diagnostics)
-        start = command_line("init", model, "--vllm", vllm, "-o", "start.yaml")
+        start = command_line("init", model, *target_words(vllm, package), "-o", "start.yaml")
         console.note(f"No layout fits. For a file with what is known of the model: {start}")
         raise click.exceptions.Exit(int(refusal.exit)) from None
     draft = _below(header, draft)
@@ -178,8 +182,8 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, "--vllm", vllm, *_again(given, layout, yes, run, force, building))
-    _say_next(console, draft, output, vllm, command_line(*again))
+    again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, run, force, building))
+    _say_next(console, draft, output, target_words(vllm, package), command_line(*again))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -369,13 +373,13 @@ def _dotted(values: dict[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{key}={json.dumps(value)}"
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None, vllm: str, again: str) -> None:
+def _say_next(console: Console, draft: Draft, output: Path | None, target: list[str], again: str) -> None:
     """The next command, as it can be typed: commands take a descriptor from a file."""
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else f"{draft.name}.yaml"
     state = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
     ported = any(note.code == "VCG485" for note in draft.notes)
-    following = command_line("plan", name, "--vllm", vllm, *(["--replace"] if ported else []))
+    following = command_line("plan", name, *target, *(["--replace"] if ported else []))
     if left:
         state = f"{left} of {asked} question{'s' * (asked != 1)} open"
         following = command_line("validate", name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,15 @@ import click
 from scaffold.cli.adapters import generate_adapters
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
-from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import (
+    command_line,
+    descriptor_argument,
+    examples,
+    open_target,
+    package_option,
+    target_option,
+    target_words,
+)
 from scaffold.cli.place import Place, find_place, name_undo, publish_at, require_clean_place
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
 )
 @descriptor_argument("descriptors", nargs=-1, metavar="[DESCRIPTOR]...")
 @target_option(required=False)
+@package_option()
 @click.option("--all", "everything", is_flag=True, help="Without --vllm: all descriptors of the folder's manifest.")
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
@@ -53,6 +64,7 @@ def command(
     console: Console,
     descriptors: tuple[str, ...],
     vllm: str | None,
+    package: str | None,
     everything: bool,
     diff: bool,
     check: bool,
@@ -106,12 +118,12 @@ def command(
 
     (descriptor,) = descriptors
     port = load_port(descriptor, report=console.report)
-    target = open_target(console, vllm)
+    target = open_target(console, vllm, package)
     place = find_place(target, into, writes=mode is None)
-    require_finished(place.tree.root)
+    require_finished(place.tree.home)
     prepared = prepare_port(port, place.tree, replace=replace)
     console.report(prepared.notes)
-    if replace:
+    if replace and package is None:
         _name_fix(console, descriptor, vllm, prepared, place)
     if mode == "diff":
         show_differences(console, prepared.changed)
@@ -121,9 +133,10 @@ def command(
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
         options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
-        _require_nothing(console, prepared, command_line("new", descriptor, "--vllm", vllm, *options))
+        _require_nothing(console, prepared, command_line("new", descriptor, *target_words(vllm, package), *options))
     else:
-        _publish(console, descriptor, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)
+        run = partial(_verify_run, descriptor, vllm, package)
+        _publish(console, run, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)
         _name_missing(console, prepared)
 
 
@@ -139,9 +152,14 @@ def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPo
         console.note(f"The port that goes may need a few lines only ({', '.join(names)}). To see them: {run}")
 
 
+def _verify_run(descriptor: str, vllm: str, package: str | None, label: str) -> str:
+    """The numerical proof of what was written to the tree `label`, as a command."""
+    return command_line("verify", descriptor, *target_words(label if package is None else vllm, package))
+
+
 def _publish(
     console: Console,
-    descriptor: str,
+    run: Callable[[str], str],
     target: Target,
     place: Place,
     prepared: PreparedPort,
@@ -158,8 +176,7 @@ def _publish(
     _summarise(console, prepared, "changed")
     if prepared.changed:
         if unproven:
-            run = command_line("verify", descriptor, "--vllm", label)
-            console.note(f"Proven statically only: {unproven}. To prove it numerically: {run}")
+            console.note(f"Proven statically only: {unproven}. To prove it numerically: {run(label)}")
         name_undo(console, label)
 
 

@@ -35,6 +35,16 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
     )
 
 
+def package_option() -> Callable[[_Command], _Command]:
+    """`--package FOLDER | NAME`."""
+    return click.option(
+        "--package",
+        metavar="FOLDER|NAME",
+        shell_complete=lambda ctx, parameter, incomplete: _completions(incomplete, (), "dir"),
+        help="Port a model of this package, a folder or an installed one, that uses the vLLM of --vllm.",
+    )
+
+
 def descriptor_argument(name: str = "descriptor", **settings: Any) -> Callable[[_Command], _Command]:
     """A descriptor's file or shipped name; completion offers both."""
 
@@ -132,14 +142,22 @@ def examples(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)
 
 
-def open_target(console: Console, text: str) -> Target:
-    """Resolve `--vllm`, drawing progress while a release is fetched."""
-    from scaffold.protocol import resolve_target
+def open_target(console: Console, text: str, package: str | None = None) -> Target:
+    """Resolve `--vllm` and `--package`, drawing progress while a release is fetched."""
+    from scaffold.protocol import resolve_target, with_package
 
     with console.progress(f"Fetching vLLM {text}") as progress:
         target = resolve_target(text, progress=progress)
     console.places[target.tree.label.rstrip("/")] = target.tree.root
+    if package is not None:
+        target = with_package(target, package)
+        console.places[target.tree.home_label.rstrip("/")] = target.tree.home
     return target
+
+
+def target_words(vllm: str, package: str | None) -> list[str]:
+    """The options that name a target, for the command that comes next."""
+    return ["--vllm", vllm, *(["--package", package] if package is not None else [])]
 
 
 def command_line(*words: str | Path) -> str:

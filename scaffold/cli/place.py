@@ -61,7 +61,7 @@ def _refuse_cache(tree: SourceTree) -> None:
     """Releases in the cache stay pristine, also when the user names one by its path."""
     from scaffold.protocol.cache import cache_root
 
-    if tree.root.resolve().is_relative_to((cache_root() / "trees").resolve()):
+    if tree.home.resolve().is_relative_to((cache_root() / "trees").resolve()):
         raise DiagnosticError(
             Diagnostic(
                 "VCG701",
@@ -76,7 +76,7 @@ def require_clean_place(console: Console, place: Place, files: Sequence[str]) ->
     from scaffold.publish import require_clean
 
     if place.copy is None:
-        console.report(require_clean(place.tree.root, files))
+        console.report(require_clean(place.tree.home, files))
 
 
 def publish_at(console: Console, place: Place, changes: Sequence[FileChange], *, label: str, allow_dirty: bool) -> str:
@@ -84,7 +84,7 @@ def publish_at(console: Console, place: Place, changes: Sequence[FileChange], *,
     from scaffold.protocol import unpack_release
     from scaffold.publish import publish_changes, require_clean
 
-    root, name = place.tree.root, place.tree.label
+    root, name = place.tree.home, place.tree.home_label
     if place.copy is not None and changes:
         console.note(f"Making a working copy of vLLM {place.tree.release} in {place.copy}")
         root, name = unpack_release(place.tree.release or "", place.copy), str(place.copy)

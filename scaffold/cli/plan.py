@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import descriptor_argument, examples, open_target, package_option, target_option
 from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ _PAUSE = 0.05
 @click.command("plan", epilog=examples("plan internvl --vllm 0.22.0 -v", "plan mymodel.yaml --vllm ~/vllm --watch"))
 @descriptor_argument()
 @target_option(required=True)
+@package_option()
 @click.option("--replace", is_flag=True, help="Plan the swap of an existing implementation.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what was derived from the tree, with its place.")
 @click.option("--watch", is_flag=True, help="Plan again after each change of the descriptor, until Ctrl-C.")
 @click.pass_obj
-def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose: bool, watch: bool) -> None:
+def command(
+    console: Console, descriptor: str, vllm: str, package: str | None, replace: bool, verbose: bool, watch: bool
+) -> None:
     """Show what `new` would change in a vLLM tree, and why. Writes nothing.
 
     With --watch the tree is read once: start again after a change there.
@@ -40,14 +43,14 @@ def command(console: Console, descriptor: str, vllm: str, replace: bool, verbose
 
     if not watch:
         port = load_port(descriptor, report=console.report)
-        _show(console, port, open_target(console, vllm).tree, replace, verbose)
+        _show(console, port, open_target(console, vllm, package).tree, replace, verbose)
         return
     if not console.is_text:
         raise click.UsageError("--watch prints plan after plan, and a machine format is one document.")
     file = Path(descriptor)
     if not file.is_file():
         raise click.UsageError(f"--watch waits for changes of a file, and `{descriptor}` is none.")
-    tree = open_target(console, vllm).tree
+    tree = open_target(console, vllm, package).tree
     for _ in _changes(file):
         begun = time.monotonic()
         try:

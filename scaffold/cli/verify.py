@@ -14,6 +14,7 @@ from scaffold.cli.options import (
     descriptor_argument,
     examples,
     open_target,
+    package_option,
     recipe_option,
     set_option,
     target_option,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 )
 @descriptor_argument()
 @target_option(required=True)
+@package_option()
 @click.option(
     "--tail",
     type=click.Choice(["fa2", "fa3", "cudnn", "all"]),
@@ -58,6 +60,7 @@ def command(
     console: Console,
     descriptor: str,
     vllm: str,
+    package: str | None,
     tail: Tail | Literal["all"],
     modalities: tuple[str, ...],
     device: str,
@@ -85,7 +88,7 @@ def command(
     from scaffold.workflow import failures_of, load_port, numeric_requests, tails_of
 
     port = load_port(descriptor, report=console.report)
-    tree = open_target(console, vllm).tree
+    tree = open_target(console, vllm, package).tree
     every = tails_of(port, tree)
     if tail == "cudnn" and tail not in every:
         reason = "this release's tower, or its descriptor, is not for FLASHINFER; use fa2, fa3 or all"
@@ -130,7 +133,9 @@ def command(
             shown.begin(f"{asked.recipe} on {asked.release}, real CUDA graphs")
             reports.append(check_real_graphs(asked, installed, watch=shown))
             shown.ended(reports[-1])
-    if depends_on() != begun:
+    if tree.package is not None:
+        pass  # `pr` is for changes of vLLM
+    elif depends_on() != begun:
         console.note("`pr` cannot quote this result: the tree, or what else it depends on, changed during the run")
     else:
         identity, basis = begun

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import CHAIN_METHOD
 from scaffold.diagnostics import Span
+from scaffold.protocol.tree import holds_models
 from scaffold.syntax import FunctionNode, annotations_of, assigned_to, find_method
 from scaffold.tower.model import Form, Label
 from scaffold.tower.names import bound_by, parameters_of
@@ -33,7 +34,6 @@ _APART = (
 #: A tensor that follows from pixels.
 _PIXELS = Value(Label.DATA, Form.TENSOR, host=False)
 
-_MODELS = "vllm/model_executor/models/"
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -143,7 +143,7 @@ def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt], method: s
                 what = f"`{module.segment(node)}` waits for the GPU in a part of `{method}`, where a graph cannot"
                 return what, module.span(node)
             made = program.resolve(module, node.id) if isinstance(node, ast.Name) else None
-            if made is not None and made[1] not in seen and made[0].file.startswith(_MODELS):
+            if made is not None and made[1] not in seen and holds_models(made[0].file):
                 seen.add(made[1])
                 pending.append(made)
         if isinstance(part, ast.ClassDef) and (forward := find_method(part, "forward")) is not None:

@@ -17,7 +17,16 @@ from scaffold.draft.values import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
-from scaffold.syntax import FunctionNode, bind_call, call_name, find_method, name_path, plain_base, top_level
+from scaffold.syntax import (
+    FunctionNode,
+    bind_call,
+    call_name,
+    find_class,
+    find_method,
+    name_path,
+    plain_base,
+    top_level,
+)
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module, Owner, Program
 
@@ -69,6 +78,7 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     name = given.removesuffix(".py")
     if name.isidentifier() and not tree.exists(given) and tree.exists(f"{_MODELS}/{name}.py"):
         reference = f"{_MODELS}/{name}.py{':' * bool(cls)}{cls}"
+    reference = _in_package(tree, reference)
     if "/" in reference or "\\" in reference or reference.partition(":")[0].endswith(".py"):
         file, class_name, found = _by_file(tree, program, reference)
     else:
@@ -95,6 +105,16 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     if reference in names:
         names = {reference: names[reference]} | names
     return Located(names, _module_name(file), file, owner, found, processor, place, info)
+
+
+def _in_package(tree: SourceTree, reference: str) -> str:
+    """FILE:CLASS of a class of the package beside the tree: its models are in no registry of vLLM's."""
+    if tree.package is None or not reference.isidentifier():
+        return reference
+    folders = (tree.containing(package, ".py", [f"class {reference}"]) for package in tree.packages[1:])
+    files = [relpath for folder in folders for relpath in folder]
+    found = [relpath for relpath in files if find_class(tree.parse(relpath), reference) is not None]
+    return f"{found[0]}:{reference}" if len(found) == 1 else reference
 
 
 def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
@@ -317,21 +337,22 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, s
 
 
 def _inside(tree: SourceTree, path: str) -> str:
-    """The file of vLLM's package relative to the tree's root, given that way or as a path on disk."""
+    """The file of a package relative to the folder that holds it, given that way or as a path on disk."""
     given = Path(path)
     relative = ""
     if not given.is_absolute() and ".." not in given.parts and tree.exists(given.as_posix()):
         relative = given.as_posix()
     else:
-        with suppress(ValueError):
-            relative = given.resolve().relative_to(tree.root.resolve()).as_posix()
+        for root in dict.fromkeys((tree.root, tree.home)):
+            with suppress(ValueError):
+                relative = given.resolve().relative_to(root.resolve()).as_posix()
     found = bool(relative) and tree.exists(relative)
-    if found and relative.startswith("vllm/"):
+    if found and relative.partition("/")[0] in tree.packages:
         return relative
     if found:
-        problem, help_text = "belongs to another package than `vllm` in", f"copy the file into {_MODELS}/ of that tree"
+        problem, help_text = "belongs to another package than `vllm` in", "name its package with --package"
     elif given.is_file():
-        problem, help_text = "is no file of", "give `--vllm` the tree that holds the file"
+        problem, help_text = "is no file of", "give `--vllm` the tree that holds the file, or `--package` its package"
     else:
         problem, help_text = "is neither a file nor one of", f"name a file such as {_MODELS}/internvl.py"
     raise DiagnosticError(Diagnostic("VCG482", f"`{path}` {problem} the tree `{tree.label}`", help=help_text))

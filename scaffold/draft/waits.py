@@ -9,6 +9,7 @@ from scaffold.cut.hoist import find_computed
 from scaffold.descriptor.port import LONGEST
 from scaffold.draft.objects import Objects
 from scaffold.draft.values import Closure, SourceLine
+from scaffold.protocol.tree import holds_models
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.waits import WAITS
@@ -55,7 +56,7 @@ def waiting(
     With `layers` only those count that a loop over them runs, and none that finds the longest sequence where a caller
     may give it.
     """
-    if cls[1] in seen or depth > _DEPTH or not cls[0].file.startswith("vllm/model_executor/models/"):
+    if cls[1] in seen or depth > _DEPTH or not holds_models(cls[0].file):
         return
     seen.add(cls[1])
     for module, owner in program.lineage(cls):

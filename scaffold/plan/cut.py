@@ -142,7 +142,7 @@ def _is_apart(tree: SourceTree, heir: Subclass, held: frozenset[str]) -> bool:
 
     Nothing but the assignments that make one may name the class, and its file may not assign to these attributes.
     """
-    for path in tree.naming("vllm", ".py", heir.class_name):
+    for path in tree.modules_with(heir.class_name):
         mentions = tree.cached(("mentions", path), lambda path=path: _mentions(tree, path))  # type: ignore[misc]
         if heir.class_name in mentions.named or held & mentions.stored:
             return False

@@ -49,7 +49,7 @@ _SHOWN = 160
 _COMMENT_OR_STRING = re.compile(
     r"""#[^\n]*|[bfru]{0,2}(?:(\"{3}|'{3})(?:[^\\]|\\.)*?\1|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.S | re.I
 )
-_FOLDERS = ("vllm", "tests", "examples", "benchmarks", "tools")
+_FOLDERS = ("tests", "examples", "benchmarks", "tools")
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,9 @@ def _used_elsewhere(tree: SourceTree, path: str, found: Sequence[_Definition]) -
     names = {one.name for one in found}
     related: dict[str, set[tuple[str, str]]] = {}
     used: set[_Definition] = set()
-    files = {relpath: hits for folder in _FOLDERS for relpath, hits in tree.containing(folder, ".py", names).items()}
+    files: dict[str, tuple[str, ...]] = {}
+    for folder in (*tree.packages, *_FOLDERS):
+        files |= tree.containing(folder, ".py", names)
     for relpath, hits in files.items() if names else ():
         suspects = [one for one in found if one.name in hits and one not in used and relpath != path]
         try:

@@ -37,11 +37,12 @@ class Mixin:
     module: str
     class_name: str
     source: str
+    folder: str = MODELS
 
     @property
     def path(self) -> str:
-        """Where it lies in a tree, whatever model was ported first."""
-        return f"{MODELS}{self.module}.py"
+        """Where it lies: in vLLM's tree beside all models, whatever model was ported first, else beside the model."""
+        return f"{self.folder}{self.module}.py"
 
     @property
     def methods(self) -> frozenset[str]:

@@ -64,7 +64,8 @@ def plan_model(
     edits += [edit for edit in tower if edit not in edits]
     edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
     if methods.mixin:
-        module = f".{methods.mixin.module}" if near else dotted(methods.mixin.path)
+        close = near or methods.mixin.folder != MODELS
+        module = f".{methods.mixin.module}" if close else dotted(methods.mixin.path)
         # Before the protocol's own methods, and before those of a base that has another port.
         edits += [
             AddImport(module, methods.mixin.class_name),

@@ -8,6 +8,7 @@ of the anchor.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -43,6 +44,9 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     tower = plan_tower(port, tree, model)
     notes += check_names(port, tree, model)
     methods = render_methods(port, profile, tower.facts)
+    if tree.package is not None and methods.mixin is not None:
+        beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
+        methods = dataclasses.replace(methods, mixin=beside)
     heirs = plan_heirs(port, tree, profile, tower, methods, replace=replace)
     ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
@@ -57,6 +61,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         for path, edits in tower.edits.items()
         if path != model.path
     ]
+    _refuse_foreign(port, tree, files)
     notes += [*tower.notes, *heirs.notes, *left]
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
@@ -69,7 +74,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     facts += entries.facts
     notes += entries.notes
     reason = absent_reason(tree)
-    if reason is not None:
+    if reason is not None and tree.package is None:
         notes.append(
             Diagnostic(
                 "VCG426",
@@ -81,3 +86,22 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     return Plan(
         port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way, tower.facts.extraction
     )
+
+
+def _refuse_foreign(port: AnyPort, tree: SourceTree, files: list[FilePlan]) -> None:
+    """Raise VCG499 for changes outside of the package that a run is for: vLLM's own files stay as they are."""
+    if tree.package is None:
+        return
+    problems = [
+        Diagnostic(
+            "VCG499",
+            f"this port would change a file of vLLM: {file.reason}",
+            tree.span(file.path),
+            f"put what {port.class_name} has from there into a class of the package, or port vLLM's own class in "
+            "vLLM's tree, without --package: its subclasses have that port, too",
+        )
+        for file in files
+        if (file.edits or file.source is not None) and tree.beside(file.path) is None
+    ]
+    if problems:
+        raise DiagnosticError(problems)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scaffold.protocol.profile import ProtocolProfile, known_profile, own_version, read_protocol, tree_name
     from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
     from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
-    from scaffold.protocol.target import Target, TargetKind, open_tree, resolve_target
+    from scaffold.protocol.target import Target, TargetKind, open_tree, resolve_target, with_package
     from scaffold.protocol.tree import SourceTree
 
 _HOMES = {
@@ -55,7 +55,7 @@ _HOMES = {
     "profile": ("ProtocolProfile", "known_profile", "own_version", "read_protocol", "tree_name"),
     "releases": ("fetch_release", "stable_releases", "unpack_release"),
     "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
-    "target": ("Target", "TargetKind", "open_tree", "resolve_target"),
+    "target": ("Target", "TargetKind", "open_tree", "resolve_target", "with_package"),
     "tree": ("SourceTree",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -102,6 +102,7 @@ __all__ = [
     "stable_releases",
     "tree_name",
     "unpack_release",
+    "with_package",
 ]
 
 

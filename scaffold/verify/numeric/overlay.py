@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 
-def build_overlay(tree: Path, overlay: Mapping[str, bytes], root: Path) -> None:
+def build_overlay(
+    tree: Path, overlay: Mapping[str, bytes], root: Path, beside: Sequence[tuple[str, Path]] = ()
+) -> None:
     """Make `root/vllm` look like `tree/vllm` with the files of `overlay` replaced or added.
 
-    Only directories on the way to a replaced file become real ones; everything else is a link. Replaced files outside
-    `vllm/` (tests, docs, examples) are not imported and are left out. Raises VCG663 for a path that leaves the tree and
-    VCG656 when `tree` holds no `vllm` package.
+    The same for each package `beside` it, a name with its folder. Only directories on the way to a replaced file become
+    real ones; everything else is a link. Replaced files outside of packages (tests, docs, examples) are not imported
+    and are left out. Raises VCG663 for a path that leaves the tree and VCG656 when `tree` holds no `vllm` package.
     """
     package = (tree / "vllm").resolve()
     if not (package / "__init__.py").is_file():
         raise DiagnosticError(
             Diagnostic("VCG656", f"{tree} holds no vllm package", help="pass the root of an unpacked vLLM release")
         )
-    replaced: dict[tuple[str, ...], bytes] = {}
-    for path, content in overlay.items():
-        parts = _parts(path)
-        if parts[0] == "vllm" and len(parts) > 1:
-            replaced[parts[1:]] = content
     root.mkdir(parents=True, exist_ok=True)
-    if not replaced:
-        (root / "vllm").symlink_to(package, target_is_directory=True)
-        return
-    _link_directory(package, root / "vllm", replaced)
+    replaced = {_parts(path): content for path, content in overlay.items()}
+    for name, folder in (("vllm", package), *beside):
+        inside = {parts[1:]: content for parts, content in replaced.items() if parts[0] == name and len(parts) > 1}
+        if inside:
+            _link_directory(folder.resolve(), root / name, inside)
+        else:
+            (root / name).symlink_to(folder.resolve(), target_is_directory=True)
 
 
 def changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
-    """Names of the package's modules that an overlay replaces or adds; no other file is imported.
+    """Names of the modules that an overlay replaces or adds; a tree's tests, docs and examples are none.
 
     Raises VCG663 for a path that leaves the tree.
     """
@@ -41,7 +41,7 @@ def changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
     return [
         path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for path in paths
-        if path.startswith("vllm/") and path.endswith(".py")
+        if path.endswith(".py") and not path.startswith(("tests/", "examples/"))
     ]
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def check_numerics_all(
     `progress` is told each step, `watch` all that happens.
     """
     reports: list[NumericReport] = []
-    for (tree, before), group in groupby(requests, key=lambda request: (request.tree, request.before)):
+    for (tree, before), group in groupby(requests, key=lambda request: (_Tree.of(request), request.before)):
         with _bench_of(tree, watch or NoteTaker(progress), before) as bench:
             reports += [bench.check(request) for request in group]
     return tuple(reports)
@@ -73,7 +73,7 @@ def probe_buffers(
     is part of its report; a child that fails otherwise raises its `DiagnosticError`.
     """
     reports: list[tuple[ProbeReport, ...]] = []
-    for tree, group in groupby(requests, key=lambda pair: pair[0].tree):
+    for tree, group in groupby(requests, key=lambda pair: _Tree.of(pair[0])):
         with _bench_of(tree, NoteTaker(progress)) as bench:
             reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
@@ -84,7 +84,7 @@ def record_run(request: NumericRequest, *, watch: Watch | None = None) -> Record
 
     Raises `DiagnosticError` where the model cannot be built.
     """
-    with _bench_of(request.tree, watch or NoteTaker(), request.before) as bench:
+    with _bench_of(_Tree.of(request), watch or NoteTaker(), request.before) as bench:
         return bench.record(request)
 
 
@@ -100,9 +100,9 @@ def check_real_graphs(request: NumericRequest, installed: Path, *, watch: Watch 
         root = directory / "changed" if changed else installed
         pristine = directory / "pristine" if request.before else installed
         if changed:
-            build_overlay(installed, request.overlay, root)
+            build_overlay(installed, request.overlay, root, request.beside)
         if request.before:
-            build_overlay(installed, request.before, pristine)
+            build_overlay(installed, request.before, pristine, request.beside)
         children = [_RealChild(root, directory, watch)]
         try:
             children[0].ask(request, "check" if changed or request.host else "both", directory)
@@ -140,8 +140,23 @@ def keep_warm(trees: int = 1) -> Iterator[WarmProcess]:
 _AS_IS: Mapping[str, bytes] = {}
 
 
+@dataclass(frozen=True)
+class _Tree:
+    """A pristine tree with the packages beside it: what one import serves."""
+
+    root: Path
+    beside: tuple[tuple[str, Path], ...]
+
+    @classmethod
+    def of(cls, request: NumericRequest) -> _Tree:
+        return cls(request.tree, request.beside)
+
+    def overlay(self, files: Mapping[str, bytes], root: Path) -> None:
+        build_overlay(self.root, files, root, self.beside)
+
+
 @contextmanager
-def _bench_of(tree: Path, watch: Watch, before: Mapping[str, bytes] = _AS_IS) -> Iterator[_Bench]:
+def _bench_of(tree: _Tree, watch: Watch, before: Mapping[str, bytes] = _AS_IS) -> Iterator[_Bench]:
     warm = _WARM.get()
     if warm is not None:
         try:
@@ -161,7 +176,7 @@ class WarmProcess:
         self._trees = trees
         self._benches: list[tuple[tuple[object, ...], _Bench]] = []
 
-    def bench(self, tree: Path, watch: Watch, before: Mapping[str, bytes]) -> _Bench:
+    def bench(self, tree: _Tree, watch: Watch, before: Mapping[str, bytes]) -> _Bench:
         key = tree, before, _Child.command
         known = next((one for one in self._benches if one[0] == key), None)
         if known is not None:
@@ -193,7 +208,7 @@ _WARM: ContextVar[WarmProcess | None] = ContextVar("_WARM", default=None)
 class _Bench:
     """The processes that serve one pristine tree, and the directory that their trees of links live in."""
 
-    def __init__(self, tree: Path, watch: Watch, before: Mapping[str, bytes]) -> None:
+    def __init__(self, tree: _Tree, watch: Watch, before: Mapping[str, bytes]) -> None:
         self._tree = tree
         self._before = before
         self._watch = watch
@@ -203,7 +218,7 @@ class _Bench:
         self._count = 0
 
     def __enter__(self) -> _Bench:
-        build_overlay(self._tree, self._before, self._directory / "pristine")
+        self._tree.overlay(self._before, self._directory / "pristine")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -278,7 +293,7 @@ class _Bench:
         directory = self._directory / str(self._count)
         directory.mkdir()
         if changed_modules(request.overlay):
-            build_overlay(self._tree, request.overlay, directory / "changed")
+            self._tree.overlay(request.overlay, directory / "changed")
         return directory
 
     def _child(self) -> _Child:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
+from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.model import Check
@@ -659,7 +660,7 @@ def _observed_sharding(entered: list[str]) -> Any:
     """Note every entry into a sharding wrapper, wherever the tree imported it to, and run it on one rank."""
     patched: list[tuple[Any, str, Any]] = []
     for module in list(sys.modules.values()):
-        if not getattr(module, "__name__", "").startswith("vllm."):
+        if not of_tree(getattr(module, "__name__", "")):
             continue
         for name in ("run_dp_sharded_vision_model", "run_dp_sharded_mrope_vision_model"):
             original = vars(module).get(name)

@@ -35,9 +35,10 @@ from scaffold.verify.numeric.automatic.checkpoint import Checkpoint
 from scaffold.verify.numeric.automatic.fixed import fixed_towers
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS, Level, parts_of, role_of, shrink
+from scaffold.verify.numeric.cpu_imports import PACKAGES, of_tree
 
 #: Prefixes of modules that hold models.
-MODELS = ("vllm.model_executor.models.", "vllm.models.")
+MODELS = ("vllm.model_executor.models.", "vllm.models.", *(f"{name}." for name in sorted(PACKAGES - {"vllm"})))
 
 #: The file of a checkpoint that holds its configuration.
 CONFIG = "config.json"
@@ -555,7 +556,7 @@ def _in_tables(host: type) -> tuple[type | None, str]:
 
 def _is_in(host: type, module: str) -> bool:
     """Whether a class is in the module that the registry names, or in a package of that name."""
-    dotted = module if module.startswith("vllm.") else f"{MODELS[0]}{module}"
+    dotted = module if of_tree(module) else f"{MODELS[0]}{module}"
     return f"{host.__module__}.".startswith(f"{dotted}.")
 
 

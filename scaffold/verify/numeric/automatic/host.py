@@ -24,6 +24,7 @@ from scaffold.verify.numeric.automatic.configuration import (
 )
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS
+from scaffold.verify.numeric.cpu_imports import of_tree
 
 #: Larger hosts take minutes, or more memory than a test machine has.
 MOST_PARAMETERS = 400_000_000
@@ -325,7 +326,7 @@ def _leave_out_the_language_model(cls: type, tokenizer: Any) -> None:
         "supports_pp": lambda model: True,
     }
     for name, module in list(sys.modules.items()):
-        if name.startswith("vllm."):
+        if of_tree(name):
             for key in stand_ins.keys() & vars(module).keys():
                 setattr(module, key, stand_ins[key])
     trees = list(init_trees(cls))

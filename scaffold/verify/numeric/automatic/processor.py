@@ -17,6 +17,7 @@ from typing import Any, ClassVar, get_origin
 from scaffold.verify.numeric.automatic.configuration import MODELS, PROCESSOR, USUAL, Configuration, lineage
 from scaffold.verify.numeric.automatic.guess import guessed_processor
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
+from scaffold.verify.numeric.cpu_imports import of_tree
 
 _SUFFIXES = {
     "image_processor": "ImageProcessor",
@@ -110,7 +111,7 @@ class ProcessorMaker:
                 stand_ins[name] = self._getter(kind)
         originals = {name: getattr(loaders, name, None) for name in stand_ins}
         for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("vllm."):
+            if of_tree(module_name):
                 for name, stand_in in stand_ins.items():
                     found = vars(module).get(name)
                     # A loader may be ours already, of an earlier attempt.

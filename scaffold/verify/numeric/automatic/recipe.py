@@ -25,6 +25,7 @@ from scaffold.verify.numeric.automatic.survey import (
     make_model,
     survey,
 )
+from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 #: A graph of the largest budget holds this many of the smallest item, in tokens, where that is cheap.
@@ -48,7 +49,7 @@ class AutomaticRecipe(Recipe):
         self._model: Model | None = None
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
-        dotted = self.module if self.module.startswith("vllm.") else f"vllm.model_executor.models.{self.module}"
+        dotted = self.module if of_tree(self.module) else f"vllm.model_executor.models.{self.module}"
         module, _, name = (host or f"{dotted}:{self.host_class}").partition(":")
         cls: type[nn.Module] = getattr(import_module(module), name)
         return cls
