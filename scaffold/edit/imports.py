@@ -235,7 +235,13 @@ def _section(module: str, document: PythonDocument) -> int:
         return _FUTURE
     if top in sys.stdlib_module_names:
         return _STDLIB
-    return _OWN if top in _FIRST_PARTY or top in document.package[:1] else _THIRD_PARTY
+    own = _FIRST_PARTY if _is_of_vllm(document) else document.package[:1]
+    return _OWN if top in own else _THIRD_PARTY
+
+
+def _is_of_vllm(document: PythonDocument) -> bool:
+    """Whether a file is of vLLM's tree; one that is in no folder may be of any."""
+    return not document.package or document.package[0] in _FIRST_PARTY
 
 
 def _statement_key(node: ast.Import | ast.ImportFrom, document: PythonDocument) -> Any:
@@ -284,12 +290,16 @@ def _insert_statement(document: PythonDocument, edit: AddImport) -> None:
         return
     key = _statement_key(_parse_import(edit), document)
     keys = [_statement_key(_first_import(chunks[index]), document) for index in run]
-    place = next((index for index, other in zip(run, keys, strict=True) if other > key), run.stop)
-    # A section that is not in order (`isort: skip`, a deliberate order) gets the name at its end.
     same = [index for index, other in zip(run, keys, strict=True) if other[0] == key[0]]
+    if not _is_of_vllm(document):
+        # Which further packages are first party there is the author's matter: a name joins its package's statements.
+        top = edit.module.partition(".")[0]
+        same = [index for index in run if _top(_first_import(chunks[index])) == top] or same
     own = [keys[index - run.start] for index in same]
-    if same and own != sorted(own):
-        place = same[-1] + 1
+    # A section that is not in order (`isort: skip`, a deliberate order) gets the name at its end.
+    among = same if own == sorted(own) else []
+    end = same[-1] + 1 if same else run.stop
+    place = next((index for index in (among if same else run) if keys[index - run.start] > key), end)
     if place in same or (not same and place < run.stop):  # above another statement, or a section above another one
         following = chunks[place]
         above, attached = (following.gap, "") if place == 0 else following.split_gap()
@@ -297,6 +307,12 @@ def _insert_statement(document: PythonDocument, edit: AddImport) -> None:
         chunks.insert(place, document.make_chunk(above, code))
     else:  # at the end of its section, or a section below the others
         chunks.insert(place, document.make_chunk("" if same else newline, code))
+
+
+def _top(node: ast.Import | ast.ImportFrom) -> str:
+    """The top-level package of a statement's module."""
+    name = node.names[0].name if isinstance(node, ast.Import) else imported_module(node)
+    return name.partition(".")[0]
 
 
 def _first_import(chunk: Chunk) -> ast.Import | ast.ImportFrom:
