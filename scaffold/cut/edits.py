@@ -91,7 +91,7 @@ def _imports(module: ast.Module, name: str) -> bool:
 
 def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoisted | None) -> str:
     """The method with its parameter, without indentation."""
-    from scaffold.cut.rewriting import Cut
+    from scaffold.cut.rewriting import Added, cut_text
 
     function, lines = method_lines(tree, station.file, station.class_name, station.function)
     start = first_line(function)
@@ -120,10 +120,10 @@ def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoi
         lines[first : last + 1] = [_call(outlined, lines[first])]
         text = textwrap.dedent("\n".join(lines)) + "\n"
     shift = len(lines[0]) - len(lines[0].lstrip())
-    cut = Cut(text, start, shift, (ENCODE,), callable_type, station.forwards)
-    cut.sites = {} if outlined is not None else dict(zip(station.sites, station.units, strict=True))
-    cut.every = EVERY
-    changed = with_documentation(cut.code(), hoisted) if hoisted is not None else cut.code()
+    added = Added(text, start, shift, (ENCODE,), callable_type, tuple(station.forwards))
+    sites = () if outlined is not None else tuple(zip(station.sites, station.units, strict=True))
+    changed = cut_text(added, sites, EVERY)
+    changed = with_documentation(changed, hoisted) if hoisted is not None else changed
     changed = documented(changed, ENCODE, _DOCUMENTATION)
     if station.function != PUBLIC_ENTRY:
         return changed + helper

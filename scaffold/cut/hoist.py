@@ -125,13 +125,13 @@ def with_documentation(source: str, one: Hoisted) -> str:
 
 
 def _with_parameter(function: FunctionNode, lines: list[str], shift: int, one: Hoisted) -> str:
-    from scaffold.cut.rewriting import Hoist
+    from scaffold.cut.rewriting import Added, hoisted_text
 
     text = textwrap.dedent("\n".join(lines)) + "\n"
-    hoist = Hoist(text, first_line(function), shift, one.names, _ANNOTATION, one.calls)
+    added = Added(text, first_line(function), shift, one.names, _ANNOTATION, tuple(one.calls))
     computed = find_computed(function) if not one.calls else None
-    hoist.statement = (computed.end_lineno or 0, computed.end_col_offset or 0) if computed is not None else None
-    return hoist.code()
+    end = (computed.end_lineno or 0, computed.end_col_offset or 0) if computed is not None else None
+    return hoisted_text(added, end)
 
 
 def method_lines(tree: SourceTree, file: str, class_name: str, name: str) -> tuple[FunctionNode, list[str]]:

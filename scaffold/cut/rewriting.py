@@ -1,42 +1,65 @@
-"""Further parameters of a method, in its own text: comments and layout stay. Only this module loads libcst."""
+"""Further parameters of a method, in its own text: comments and layout stay. Only this module loads libcst.
+
+A result depends on the arguments alone and is kept: a plan that is watched asks for the same methods after each change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+#: The end of a call or statement in its file: line, and column in bytes.
+End: TypeAlias = tuple[int, int]
+#: The arguments of a call that are units, by position or keyword.
+Units: TypeAlias = tuple[int | str, ...]
 
 
-class AddParameter(cst.CSTTransformer):
-    """Gives the method of a text last parameters whose default is None, and hands them on in `forwards`.
+@dataclass(frozen=True)
+class Added:
+    """The method of `text` gets last parameters `names` whose default is None, and hands them on in `forwards`.
 
-    `start` and `shift` are the file's line and column of the text's first character. `forwards` are ends of calls in
-    the file, `(line, column)` in bytes.
+    `start` and `shift` are the file's line and column of the text's first character. `forwards` are ends of calls.
     """
 
-    def __init__(
-        self,
-        text: str,
-        start: int,
-        shift: int,
-        names: tuple[str, ...],
-        annotation: str,
-        forwards: Collection[tuple[int, int]],
-    ) -> None:
+    text: str
+    start: int
+    shift: int
+    names: tuple[str, ...]
+    annotation: str
+    forwards: tuple[End, ...]
+
+
+@lru_cache(maxsize=1024)
+def cut_text(added: Added, sites: tuple[tuple[End, Units], ...], every: Units) -> str:
+    """The text with the parameter in the place of the calls at `sites`, too; `every` stands for all arguments, which
+    stay where they are."""
+    return _Cut(added, dict(sites), every).code()
+
+
+@lru_cache(maxsize=1024)
+def hoisted_text(added: Added, statement: End | None) -> str:
+    """The text whose statement that ends at `statement` runs only where the parameter is None, on its own line."""
+    return _Hoist(added, statement).code()
+
+
+class _AddParameter(cst.CSTTransformer):
+    def __init__(self, added: Added) -> None:
         super().__init__()
-        self._wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        self._wrapper = MetadataWrapper(cst.parse_module(added.text), unsafe_skip_copy=True)
         self._places = self._wrapper.resolve(PositionProvider)
-        self._parents = self._wrapper.resolve(ParentNodeProvider)
-        self._lines, self._start, self._shift = text.splitlines(), start, shift
-        self._names, self._annotation, self._forwards = names, annotation, forwards
+        self._lines, self._start, self._shift = added.text.splitlines(), added.start, added.shift
+        self._names, self._annotation, self._forwards = added.names, added.annotation, added.forwards
         self._depth = 0
 
     def code(self) -> str:
         """The changed text."""
         return self._wrapper.module.visit(self).code
 
-    def end_of(self, node: cst.CSTNode) -> tuple[int, int]:
+    def end_of(self, node: cst.CSTNode) -> End:
         """Where a node ends in the file."""
         # libcst counts characters, `ast` bytes; both from the same line of the same text.
         position = self._places[node].end
@@ -65,21 +88,24 @@ class AddParameter(cst.CSTTransformer):
         return updated_node.with_changes(args=[*updated_node.args, *new])
 
 
-class Cut(AddParameter):
-    """Puts the parameter in the place of calls, too. `sites` are their units, by position or keyword; `every` stands
-    for all arguments, which stay where they are."""
+class _Cut(_AddParameter):
+    def __init__(self, added: Added, sites: dict[End, Units], every: Units) -> None:
+        super().__init__(added)
+        self._sites, self._every = sites, every
+        #: Values of arguments, by identity: an expression there needs no parentheses.
+        self._arguments: set[int] = set()
 
-    sites: Mapping[tuple[int, int], tuple[int | str, ...]]
-    every: tuple[int | str, ...]
+    def visit_Arg(self, node: cst.Arg) -> None:
+        self._arguments.add(id(node.value))
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        units = self.sites.get(self.end_of(original_node))
+        units = self._sites.get(self.end_of(original_node))
         if units is None:
             return super().leave_Call(original_node, updated_node)
-        if units == self.every:
+        if units == self._every:
             return updated_node.with_changes(func=self._unless(updated_node.func, cst.Name(self._names[0])))
         features = cst.Call(cst.Name(self._names[0]), [cst.Arg(_argument(updated_node, which)) for which in units])
-        return self._unless(updated_node, features, parentheses=not isinstance(self._parents[original_node], cst.Arg))
+        return self._unless(updated_node, features, parentheses=id(original_node) not in self._arguments)
 
     def _unless(self, node: cst.BaseExpression, other: cst.BaseExpression, *, parentheses: bool = True) -> cst.IfExp:
         """`(node if encode is None else other)`."""
@@ -88,15 +114,15 @@ class Cut(AddParameter):
         return cst.IfExp(test=test, body=node, orelse=other, lpar=left, rpar=right)
 
 
-class Hoist(AddParameter):
-    """Runs the statement that ends at `statement` only where the parameter is None, on the line where it stands."""
-
-    statement: tuple[int, int] | None
+class _Hoist(_AddParameter):
+    def __init__(self, added: Added, statement: End | None) -> None:
+        super().__init__(added)
+        self._statement = statement
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.BaseStatement:
-        if self.statement is None or self.end_of(original_node.body[0]) != self.statement:
+        if self._statement is None or self.end_of(original_node.body[0]) != self._statement:
             return updated_node
         return cst.If(
             test=cst.parse_expression(f"{self._names[0]} is None"),

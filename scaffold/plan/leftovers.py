@@ -109,9 +109,10 @@ def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: It
     ours = _uses(ast.parse("\n".join([source, *others])))
     replaced = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
     at_line = _by_line(uses)
+    definitions = tree.cached(("definitions", model.path), lambda: tuple(_definitions(module)))
     found = [
         one
-        for one in _reached(module, at_line, removed)
+        for one in _reached(definitions, at_line, removed)
         # A helper that the port has under the same name is replaced like a method of the protocol.
         if not _is_used(ours, one) or (one.owner == model.class_name and one.name in replaced)
     ]
@@ -297,9 +298,11 @@ class _Named:
             yield found
 
 
-def _reached(module: ast.Module, at_line: _UsesByLine, removed: Sequence[ast.stmt]) -> list[_Definition]:
+def _reached(
+    definitions: Iterable[_Definition], at_line: _UsesByLine, removed: Sequence[ast.stmt]
+) -> list[_Definition]:
     """The definitions that `removed` refers to, directly or through others of them, in the order of the file."""
-    definitions = [one for one in _definitions(module) if one.node not in removed]
+    definitions = [one for one in definitions if one.node not in removed]
     named = _Named(definitions)
     reached: set[_Definition] = set()
     pending = list(removed)

@@ -397,3 +397,18 @@ def test_a_method_that_means_two_things_on_the_way_is_refused(copied_tree: Any) 
         find_way(tree.reread(), path, "Model", {"self.run": place}, call, place)
     [problem] = caught.value.diagnostics
     assert (problem.code, "`both`" in problem.message) == ("VCG443", True)
+
+
+def test_a_plan_made_again_rewrites_no_method_that_is_the_same(release_tree: Any, monkeypatch: Any) -> None:
+    """`plan --watch`: half of the time of a plan went into libcst, for methods that had not changed."""
+    tree = release_tree(RELEASE)
+    text = MODELS[0].text()
+    first = cut_edits(tree, way_of(tree, text))
+
+    def parse(source: str) -> None:
+        raise AssertionError(f"rewritten again: {source[:40]}")
+
+    monkeypatch.setattr("libcst.parse_module", parse)
+    assert cut_edits(tree, way_of(tree, text)) == first
+    with pytest.raises(AssertionError, match="rewritten again"):  # another annotation is another text
+        cut_edits(tree, way_of(tree, text), "list[torch.Tensor]")
