@@ -159,9 +159,11 @@ class _Method:
 
     @property
     def leading(self) -> list[ast.expr]:
-        """The calls that lead on, or what replaces them."""
-        station = self.station
-        return [*([run.whole for run in self.runs] or self.calls(station.sites)), *self.calls(station.forwards)]
+        """The calls that lead on, or what replaces them; those of an earlier port alone beside the model's own."""
+        forwards = self.calls(self.station.forwards)
+        stands = any(_callee(call) == f"self.{ENCODE_METHOD}" for call in forwards)
+        own = [] if stands else self.calls(self.station.sites)
+        return [*([run.whole for run in self.runs] or own), *forwards]
 
     @property
     def tail(self) -> int | None:
