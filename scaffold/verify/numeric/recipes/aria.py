@@ -59,8 +59,5 @@ class Aria(Recipe):
             Session("budget 128; 8 items", (128,), 8, 0, cases),
         )
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None
-
 
 RECIPE = Aria()

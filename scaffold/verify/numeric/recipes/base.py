@@ -145,9 +145,9 @@ class Recipe(ABC):
         """Videos with more frames in one batch than `sessions()[0]` has room for, inside its token budget."""
         return None
 
-    @abstractmethod
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         """Precomputed embeddings instead of pixels; None where the model takes none."""
+        return None
 
     def sizes(self, modality: str) -> list[Item]:
         """The different items of the calls of a modality."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import Case
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 
@@ -37,9 +36,6 @@ class CohereCompass(PackedGrid):
 
     def embeds_width(self) -> int:
         return 2 * self.hidden_size
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = CohereCompass()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import LanguageModel
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -18,6 +15,8 @@ class Cosmos3Edge(PackedGrid):
     module = "cosmos3_edge"
     host_class = "Cosmos3EdgeForConditionalGeneration"
     modalities = ("image",)
+    patch = (CHANNELS * PATCH * PATCH,)
+    has_edges = False
     stand_ins = {"Cosmos3EdgeForCausalLM": LanguageModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
@@ -34,19 +33,6 @@ class Cosmos3Edge(PackedGrid):
         vision.spatial_merge_size = MERGE
         text = PretrainedConfig(hidden_size=self.hidden_size)
         return SimpleNamespace(vision_config=vision, text_config=text, projector_hidden_size=40)
-
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        rows = sum(t * h * w for t, h, w in items)
-        return {
-            "pixel_values": torch.randn(rows, CHANNELS * PATCH * PATCH, generator=generator),
-            "image_grid_thw": torch.tensor(items, dtype=torch.int64).reshape(-1, 3),
-        }
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = Cosmos3Edge()

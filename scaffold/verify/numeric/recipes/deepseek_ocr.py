@@ -88,9 +88,6 @@ class DeepseekOCR(Recipe):
             "images_spatial_crop": torch.tensor([(item.width, item.height) for item in items]),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None
-
     def tokens(self, modality: str, item: Item) -> int:
         whole, crop = (item.side or self.whole) // 64, self.crop // 64
         return int(whole**2 + item.crops * crop**2)

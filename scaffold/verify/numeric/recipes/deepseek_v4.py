@@ -78,9 +78,6 @@ class DeepseekV4(Recipe):
         """The input with entries for the tokens of images, and those of each: an order, which follows from its size."""
         return "perm", [torch.randperm(h * w, generator=torch.Generator().manual_seed(w)) for h, w in grids]
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def tokens(self, modality: str, item: Item) -> int:
         h, w = item
         return int(-(-h * w // MERGE**2))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -17,6 +13,8 @@ class Ernie45VL(PackedGrid):
     module = "ernie45_vl"
     host_class = "Ernie4_5_VLMoeForConditionalGeneration"
     modalities = ("image",)
+    patch = (CHANNELS * PATCH * PATCH,)
+    takes_embeds = False  # the model takes pixels only
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the releases read fields of the checkpoints' own class
@@ -41,17 +39,6 @@ class Ernie45VL(PackedGrid):
             spatial_merge_size=MERGE,
         )
         return config
-
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        rows = sum(t * h * w for t, h, w in items)
-        patches = torch.randn(rows, CHANNELS * PATCH * PATCH, generator=generator)
-        return {"pixel_values": patches, "image_grid_thw": torch.tensor(items, dtype=torch.int64).reshape(-1, 3)}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = Ernie45VL()

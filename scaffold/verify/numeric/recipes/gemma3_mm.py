@@ -45,9 +45,6 @@ class Gemma3(Recipe):
             "num_patches": torch.tensor(items),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model refuses them
-
     def tokens(self, modality: str, item: Item) -> int:
         return 4 * int(item)
 

@@ -66,9 +66,6 @@ class Gemma4(Recipe):
         pixels, places = zip(*(_unit((*item, LENGTH)[:3], generator) for item in items), strict=True)
         return {"pixel_values": stacked(pixels), "pixel_position_ids": stacked(places)}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model refuses them
-
     def tokens(self, modality: str, item: Item) -> int:
         return int(item[0]) * FRAME if modality == "video" else LENGTH * POOL**2
 

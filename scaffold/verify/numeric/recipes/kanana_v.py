@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 
@@ -17,6 +13,9 @@ class KananaV(PackedGrid):
     module = "kanana_v"
     host_class = "KananaVForConditionalGeneration"
     modalities = ("image",)
+    grid = "vision_grid_thw"
+    has_edges = False  # the release asks the processor of the checkpoint for its function of sizes
+    takes_embeds = False  # the model takes pixels only
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
@@ -47,19 +46,6 @@ class KananaV(PackedGrid):
         )
         text = PretrainedConfig(hidden_size=self.hidden_size)
         return PretrainedConfig(vision_config=vision, projector_config=projector, text_config=text)
-
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        inputs = super().make_inputs(modality, items, generator)
-        return {"pixel_values": inputs["pixel_values"], "vision_grid_thw": inputs["image_grid_thw"]}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)  # the release asks the processor of the checkpoint for its function of sizes
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = KananaV()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -17,6 +13,9 @@ class Keye(PackedGrid):
     module = "keye"
     host_class = "KeyeForConditionalGeneration"
     modalities = ("image",)
+    patch = (CHANNELS, PATCH, PATCH)
+    has_edges = False  # the release's function of sizes has no defaults to take a range from
+    takes_embeds = False  # the model refuses them
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
@@ -35,20 +34,6 @@ class Keye(PackedGrid):
             layer_norm_eps=1e-6,
         )
         return config
-
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        rows = sum(t * h * w for t, h, w in items)
-        pixels = torch.randn(rows, CHANNELS, PATCH, PATCH, generator=generator)
-        return {"pixel_values": pixels, "image_grid_thw": torch.tensor(items, dtype=torch.int64).reshape(-1, 3)}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model refuses them
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)  # the release's function of sizes has no defaults to take a range from
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = Keye()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -20,6 +17,10 @@ class KimiK25(PackedGrid):
     module = "kimi_k25"
     host_class = "KimiK25ForConditionalGeneration"
     modalities: tuple[str, ...] = ("vision_chunk",)
+    patch = (CHANNELS, PATCH, PATCH)
+    grid = "grid_thws"
+    has_edges = False
+    takes_embeds = False  # the model takes pixels only
 
     def model_config(self) -> Any:
         from transformers import Kimi_K25Config
@@ -49,14 +50,6 @@ class KimiK25(PackedGrid):
             media_placeholder_token_id=98,
         )
 
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        rows = sum(t * h * w for t, h, w in items)
-        pixels = torch.randn(rows, CHANNELS, PATCH, PATCH, generator=generator)
-        return {"pixel_values": pixels, "grid_thws": torch.tensor(items, dtype=torch.int64).reshape(-1, 3)}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def sessions(self) -> tuple[Session, ...]:
         def case(name: str, *items: Item, group: str = "") -> Case:
             return Case(name, self.modalities[0], items, group=group)
@@ -82,12 +75,6 @@ class KimiK25(PackedGrid):
             Session("budget 64; 8 items", (64,), 8, 0, counts),
             Session("budgets 20, 64; 4 items", (20, 64), 4, 0, cases),
         )
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = KimiK25()

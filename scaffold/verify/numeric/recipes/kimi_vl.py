@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -19,6 +16,10 @@ class KimiVL(PackedGrid):
     module = "kimi_vl"
     host_class = "KimiVLForConditionalGeneration"
     modalities = ("image",)
+    patch = (CHANNELS, PATCH, PATCH)
+    grid, axes = "image_grid_hws", 2
+    has_edges = False
+    takes_embeds = False  # the model takes pixels only
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         """With the table of angles as a buffer: the release makes it on its platform's device, here the host."""
@@ -42,21 +43,6 @@ class KimiVL(PackedGrid):
             },
             text_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1, "vocab_size": 99},
         )
-
-    def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
-        rows = sum(h * w for _, h, w in items)
-        grids = torch.tensor([(h, w) for _, h, w in items], dtype=torch.int64).reshape(-1, 2)
-        pixels = torch.randn(rows, CHANNELS, PATCH, PATCH, generator=generator)
-        return {"pixel_values": pixels, "image_grid_hws": grids}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = KimiVL()

@@ -71,9 +71,6 @@ class Lfm2VL(Recipe):
             "num_patches": torch.tensor([len(item) for item in items], dtype=torch.int64),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def tokens(self, modality: str, item: Item) -> int:
         return sum(int(h * w) for h, w in item) // MERGE**2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Item
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -18,6 +18,7 @@ class LlavaOnevision2(PackedGrid):
     module = "llava_onevision2"
     host_class = "LlavaOnevision2ForConditionalGeneration"
     modalities = ("image",)
+    has_edges = False
 
     def model_config(self) -> Any:
         vision = SimpleNamespace(
@@ -39,12 +40,6 @@ class LlavaOnevision2(PackedGrid):
             "image_grid_thw": torch.tensor(items, dtype=torch.int64).reshape(-1, 3),
             "patch_positions": torch.cat([torch.empty(0, 3, dtype=torch.int64), *positions]),
         }
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 def _positions(h: int, w: int) -> torch.Tensor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 
@@ -20,6 +18,8 @@ class MiniMaxM3(PackedGrid):
     module = "minimax_m3"
     host_class = "MiniMaxM3SparseForConditionalGeneration"
     modalities = ("image",)
+    has_edges = False
+    takes_embeds = False  # the model takes pixels only
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         # A fusion of all-reduces asks for compiled operators when it is imported, and is optional. Before 0.27 the
@@ -54,15 +54,6 @@ class MiniMaxM3(PackedGrid):
             "img_token_compression_config": {"spatial_merge_size": MERGE, "temporal_patch_size": TEMPORAL_PATCH},
         }
         return config
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 def rotations(

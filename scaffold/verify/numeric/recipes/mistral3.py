@@ -21,7 +21,10 @@ _NO_PATCH = "pixels of no patch"
 
 
 class Mistral3(Recipe):
-    """An item is its grid of patches `(h, w)`, and pixels below that make no patch; four patches are a token."""
+    """An item is its grid of patches `(h, w)`, and pixels below that make no patch; four patches are a token.
+
+    This class takes no precomputed embeddings, though its processor has a field for them.
+    """
 
     module = "mistral3"
     host_class = "Mistral3ForConditionalGeneration"
@@ -54,9 +57,6 @@ class Mistral3(Recipe):
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         pixels = [torch.randn(3, h * PATCH + more, w * PATCH, generator=generator) for h, w, more in map(_whole, items)]
         return {"pixel_values": stacked(pixels)}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # this class takes none, though its processor has a field for them
 
     def tokens(self, modality: str, item: Item) -> int:
         return int(item[0] * item[1] // MERGE**2)

@@ -52,9 +52,6 @@ class Llama4(Recipe):
             "aspect_ratios": torch.tensor([(1, count) for count in items]),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def tokens(self, modality: str, item: Item) -> int:
         return 4 * int(item)
 

@@ -74,9 +74,6 @@ class Molmo(Recipe):
             "img_patch_id": torch.tensor(5),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None
-
     def tokens(self, modality: str, item: Item) -> int:
         return _PATCHES * int(item)
 

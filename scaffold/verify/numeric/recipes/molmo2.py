@@ -97,9 +97,6 @@ class Molmo2(Recipe):
         table[-1, -1] = -1
         return table
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None
-
     def tokens(self, modality: str, item: Item) -> int:
         return _PATCHES * int(item[0])
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, LanguageModel, Session
 from scaffold.verify.numeric.recipes.packed import MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 #: Patches on a side of a window.
@@ -29,6 +26,8 @@ class MuseGlimmer(PackedGrid):
     module = "muse_glimmer"
     host_class = "MuseGlimmerForCausalLM"
     modalities = ("image",)
+    has_edges = False
+    takes_embeds = False  # the model takes pixels only
     stand_ins = {  # noqa: RUF012
         "MuseGlimmerModel": Decoder,
         "ParallelLMHead": LanguageModel,
@@ -57,19 +56,10 @@ class MuseGlimmer(PackedGrid):
             projector_hidden_size=40,
         )
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def sessions(self) -> tuple[Session, ...]:
         return tuple(
             replace(session, cases=tuple(map(_judged, session.cases)), max_frames=0) for session in super().sessions()
         )
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 def _judged(case: Case) -> Case:

@@ -20,6 +20,7 @@ class NemotronParse(OneImage):
     module = "nemotron_parse"
     host_class = "NemotronParseForConditionalGeneration"
     hidden_size = 1024
+    takes_embeds = False  # the model refuses them
     #: Height and width: patches of 16, of which four beside each other are a feature.
     IMAGE = (48, 128)
     FEATURES = 3 * 2 + 1
@@ -47,9 +48,6 @@ class NemotronParse(OneImage):
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         return {"pixel_values": torch.randn(len(items), 3, *self.IMAGE, generator=generator)}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model refuses them
 
 
 RECIPE = NemotronParse()

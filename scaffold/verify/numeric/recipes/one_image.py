@@ -20,6 +20,7 @@ class OneImage(Recipe):
     #: Features of an image of `SIDE`.
     FEATURES = 4
     min_budget = FEATURES
+    takes_embeds = True
 
     @abstractmethod
     def parts(self) -> dict[str, Any]:
@@ -37,6 +38,8 @@ class OneImage(Recipe):
         return {"pixel_values": torch.randn(len(items), 3, self.SIDE, self.SIDE, generator=generator)}
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        if not self.takes_embeds:
+            return None
         return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
 
     def tokens(self, modality: str, item: Item) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import Item, LanguageModel, stacked
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -24,6 +24,8 @@ class Ovis2_5(PackedGrid):
     module = "ovis2_5"
     host_class = "Ovis2_5"
     modalities = ("image",)
+    has_edges = False  # the release's function of sizes is a method of its processor
+    takes_embeds = False  # the model takes none
     stand_ins = {"init_vllm_registered_model": _TextModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
@@ -63,15 +65,6 @@ class Ovis2_5(PackedGrid):
     def _indicators(self, item: Item) -> torch.Tensor:
         """The model reads one more for an item of one token, which the processor never makes."""
         return torch.arange(36, 39 if self.tokens("image", item) == 1 else 38)
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes none
-
-    def edge_sessions(self) -> tuple[Session, ...]:
-        return Recipe.edge_sessions(self)  # the release's function of sizes is a method of its processor
-
-    def many_frames(self) -> Case | None:
-        return None
 
 
 RECIPE = Ovis2_5()

@@ -20,17 +20,25 @@ class PackedGrid(Recipe):
     """An item is its grid `(t, h, w)` in patches; `t` is 1 for an image. It gives `t * h * w / 4` tokens."""
 
     min_budget = 64
+    #: The axes of a patch behind that of the rows, the name of the grids, and how many of their last numbers it has.
+    patch: tuple[int, ...] = (CHANNELS * TEMPORAL_PATCH * PATCH * PATCH,)
+    grid, axes = "{modality}_grid_thw", 3
+    #: Whether the model takes precomputed embeddings, and the release has a function of sizes with its defaults.
+    takes_embeds = has_edges = True
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         rows = sum(t * h * w for t, h, w in items)
-        patches = torch.randn(rows, CHANNELS * TEMPORAL_PATCH * PATCH * PATCH, generator=generator)
-        suffix = "" if modality == "image" else "_videos"
-        inputs = {f"pixel_values{suffix}": patches, f"{modality}_grid_thw": _grids(items)}
+        patches = torch.randn(rows, *self.patch, generator=generator)
+        suffix = "_videos" if modality == "video" else ""
+        grids = _grids(items)[:, -self.axes :].contiguous()
+        inputs = {f"pixel_values{suffix}": patches, self.grid.format(modality=modality): grids}
         if modality == "video":
             inputs["second_per_grid_ts"] = torch.ones(len(items))
         return inputs
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
+        if not self.takes_embeds:
+            return None
         rows = sum(self.tokens(modality, item) for item in items)
         embeds = torch.randn(rows, self.embeds_width(), generator=generator)
         return {f"{modality}_embeds": embeds, f"{modality}_grid_thw": _grids(items)}
@@ -83,12 +91,16 @@ class PackedGrid(Recipe):
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:
+        if not self.has_edges:
+            return ()
         host = self.load_class()
         resize = edges.function_of(host, "image_smart_resize", "smart_resize")
         frames = edges.where(edges.info_of(host)._get_vision_info) if "video" in self.modalities else ""
         return edges.grid_sessions(self.modalities, MERGE, edges.grid_range(resize), frames)
 
     def many_frames(self) -> Case | None:
+        if "video" not in self.modalities:
+            return None
         return Case("more frames than the capacity", "video", ((20, 2, 2), (2, 4, 4)), may_go_eager=True)
 
 

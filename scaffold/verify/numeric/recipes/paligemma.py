@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from scaffold.verify.numeric.recipes.base import Item
 from scaffold.verify.numeric.recipes.one_image import OneImage
 
 
 class PaliGemma(OneImage):
     module = "paligemma"
     host_class = "PaliGemmaForConditionalGeneration"
+    takes_embeds = False  # the release's processor does not hand them over
 
     def configuration(self) -> type[Any]:
         from transformers import PaliGemmaConfig
@@ -43,9 +40,6 @@ class PaliGemma(OneImage):
             vocab_size=99,
         )
         return {"vision_config": vision, "text_config": text, "projection_dim": self.hidden_size}
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the release's processor does not hand them over
 
 
 RECIPE = PaliGemma()

@@ -77,8 +77,5 @@ class Phi4MM(Recipe):
         )
         return (Session("budgets 768, 1536; 4 items", (768, 1536), 4, 0, cases),)
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None
-
 
 RECIPE = Phi4MM()

@@ -60,9 +60,6 @@ class Phi4Siglip(Recipe):
             "spatial_shapes": torch.tensor(items, dtype=torch.int64).reshape(-1, 2),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return None  # the model takes pixels only
-
     def tokens(self, modality: str, item: Item) -> int:
         h, w = item
         return int(h * w)
