@@ -13,8 +13,8 @@ from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean,
 sys.path.insert(0, str(ROOT))
 
 from scaffold.measure.analyse import analyse
-from scaffold.measure.model import Ceilings, ClassTotal, KernelClass, Profile, Recording
 from scaffold.measure.pictures import kernel_bars
+from scaffold.measure.profiles import Ceilings, ClassTotal, KernelClass, Profile, Recording
 
 #: Workloads of the page's table; a model without these shows its smallest and largest.
 SHOWN = (

@@ -27,7 +27,7 @@ from scaffold.protocol.profile import PROTOCOL
 if TYPE_CHECKING:
     from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.model import Explicit
+    from scaffold.descriptor.sections import Explicit
     from scaffold.measure.benchreport import Benchmark
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree

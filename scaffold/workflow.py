@@ -415,7 +415,7 @@ def choose_recipe(
 ) -> tuple[str, Automatic | None]:
     """The recipe that builds the model: its name or file, or a label and the settings of an automatic one."""
     from scaffold.descriptor.load import shipped_path
-    from scaffold.descriptor.model import Verify
+    from scaffold.descriptor.sections import Verify
     from scaffold.verify.numeric import Automatic
     from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 

@@ -23,7 +23,7 @@ from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.model import TestEntry
+    from scaffold.descriptor.sections import TestEntry
     from scaffold.protocol import Generation, TableAnchor
 
 PACKAGE = "vitcg_adapters"

@@ -15,7 +15,7 @@ from scaffold.cli.output import write_output
 
 if TYPE_CHECKING:
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.measure.model import Recording
+    from scaffold.measure.profiles import Recording
 
 
 @click.command(
@@ -94,7 +94,7 @@ def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
 
 
 def _read(file: Path) -> list[Recording]:
-    from scaffold.measure.model import Recording
+    from scaffold.measure.profiles import Recording
 
     found = read_json(file, "VCG472", "a file that --save wrote")
     if not isinstance(found, list) or not found:

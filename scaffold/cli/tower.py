@@ -13,7 +13,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
     from scaffold.tower import Hazard, TowerSlice
-    from scaffold.tower.model import Crossing
+    from scaffold.tower.parts import Crossing
 
 #: Names of parameters that carry the grid, for a call without `--metadata`.
 _GRID_WORDS = ("grid", "thw", "hws", "spatial_shapes", "tgt_sizes")

@@ -17,8 +17,8 @@ from scaffold.descriptor.port import CHAIN_METHOD
 from scaffold.diagnostics import Span
 from scaffold.protocol.tree import holds_models
 from scaffold.syntax import FunctionNode, annotations_of, assigned_to, find_method
-from scaffold.tower.model import Form, Label
 from scaffold.tower.names import bound_by, parameters_of
+from scaffold.tower.parts import Form, Label
 from scaffold.tower.values import Value
 from scaffold.tower.waits import WAITS
 

@@ -14,7 +14,7 @@ from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceFunction, ReplaceMethod
 from scaffold.syntax import FunctionNode, first_line
-from scaffold.tower.model import MethodEdit
+from scaffold.tower.parts import MethodEdit
 
 if TYPE_CHECKING:
     from scaffold.cut.hoist import Hoisted

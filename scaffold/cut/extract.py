@@ -24,8 +24,8 @@ from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, annotations_of, bind_call
-from scaffold.tower.model import MethodEdit
 from scaffold.tower.names import parameters_of, stores
+from scaffold.tower.parts import MethodEdit
 
 if TYPE_CHECKING:
     from scaffold.cut.way import Station, Way

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
 from scaffold.syntax import Bound, FunctionNode, annotations_of, assigned_to, bind_call
-from scaffold.tower.model import Form, Label
 from scaffold.tower.names import bound_by, exposed_reads, mentions, must_writes, parameters_of, stores
+from scaffold.tower.parts import Form, Label
 from scaffold.tower.values import Role, Value
 
 if TYPE_CHECKING:

@@ -21,7 +21,23 @@ from scaffold.descriptor.expressions import (
     parse_expression,
     walk,
 )
-from scaffold.descriptor.model import (
+from scaffold.descriptor.schema import (
+    Choice,
+    Formula,
+    Listing,
+    Reader,
+    Record,
+    Section,
+    Table,
+    Use,
+    Version,
+    attach,
+    declare,
+    nearest,
+    section_schema,
+)
+from scaffold.descriptor.schema import Name as NameType
+from scaffold.descriptor.sections import (
     ADDITIVE,
     FIELD,
     After,
@@ -69,22 +85,6 @@ from scaffold.descriptor.model import (
     Verify,
     WholePixels,
 )
-from scaffold.descriptor.schema import (
-    Choice,
-    Formula,
-    Listing,
-    Reader,
-    Record,
-    Section,
-    Table,
-    Use,
-    Version,
-    attach,
-    declare,
-    nearest,
-    section_schema,
-)
-from scaffold.descriptor.schema import Name as NameType
 from scaffold.descriptor.source import MappingNode, Node, ScalarNode
 from scaffold.diagnostics import Diagnostic, Span
 

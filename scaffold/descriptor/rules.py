@@ -23,7 +23,6 @@ from scaffold.descriptor.expressions import (
     walk,
 )
 from scaffold.descriptor.inherited import why_not_called, why_not_passed
-from scaffold.descriptor.model import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
 from scaffold.descriptor.port import (
     CHUNK,
     LOOP_METHOD,
@@ -39,6 +38,7 @@ from scaffold.descriptor.port import (
     derived_merge,
 )
 from scaffold.descriptor.schema import Reader, Use, suggest
+from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
 #: Names that every expression about a batch may use.

@@ -4,6 +4,6 @@ Every stage reports problems as `Diagnostic` values; `DiagnosticError` carries o
 `scaffold.report` renders them. This package imports nothing of the other stages.
 """
 
-from scaffold.diagnostics.model import Diagnostic, DiagnosticError, Exit, Severity, Span
+from scaffold.diagnostics.diagnostic import Diagnostic, DiagnosticError, Exit, Severity, Span
 
 __all__ = ["Diagnostic", "DiagnosticError", "Exit", "Severity", "Span"]

@@ -38,7 +38,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.model import Crossing, TowerSlice
+from scaffold.tower.parts import Crossing, TowerSlice
 from scaffold.tower.source import Owner, Program
 
 _JOINS = {"torch.cat", "torch.concat", "torch.stack"}

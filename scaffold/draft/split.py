@@ -15,7 +15,7 @@ from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
 from scaffold.syntax import FunctionNode
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
-from scaffold.tower.model import Crossing, Hazard, Label, TowerSlice
+from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Module, Owner, Program
 
 _FRAMES = "get_num_frames_with_most_features"

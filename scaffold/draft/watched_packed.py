@@ -34,7 +34,7 @@ from scaffold.draft.watched import (
     sizes_of_items,
 )
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.model import Crossing, TowerSlice
+from scaffold.tower.parts import Crossing, TowerSlice
 from scaffold.tower.source import Module, Owner
 from scaffold.watch import Batch, Call, Leaf, Recording
 

@@ -19,7 +19,7 @@ from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode, call_name, self_attribute
 from scaffold.tower.source import Method, Program
 from scaffold.verify.numeric import Check
-from scaffold.verify.numeric.model import FROZEN, ROUND_UP, SECTIONS, captured_short
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
 
 #: Methods of the protocol and parameters of theirs; no release has others.
 CAPTURE = "prepare_encoder_cudagraph_capture_inputs"

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
-from scaffold.measure.model import (
+from scaffold.measure.profiles import (
     AvoidableCost,
     Ceilings,
     ClassTotal,

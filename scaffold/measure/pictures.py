@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.measure.benchreport import WAYS, Benchmark
-from scaffold.measure.model import KernelClass, Profile
+from scaffold.measure.profiles import KernelClass, Profile
 
 INK, PALE = "#24292f", "#d0d7de"
 BLUE, RED, GREY, GREEN, ORANGE, PURPLE = "#0969da", "#cf222e", "#8c959f", "#1a7f37", "#bc4c00", "#8250df"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaffold.measure.model import Profile
+from scaffold.measure.profiles import Profile
 
 #: Findings that one table shows.
 _MOST = 12

@@ -16,7 +16,7 @@ import torch
 
 from scaffold.measure import Items
 from scaffold.measure.exact import Graph, captured_forwards
-from scaffold.measure.model import AttentionCall, Ceilings, KernelRecord, Recording
+from scaffold.measure.profiles import AttentionCall, Ceilings, KernelRecord, Recording
 from scaffold.measure.subject import DEVICE, Subject, has_videos
 from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
 from scaffold.verify.numeric.real import start_vllm, stop_vllm

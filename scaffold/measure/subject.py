@@ -28,8 +28,8 @@ from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import is_size
 from scaffold.verify.numeric.automatic.survey import Failure, Model, make_model
-from scaffold.verify.numeric.model import Automatic
 from scaffold.verify.numeric.recipes.base import Session, configure, process_weights
+from scaffold.verify.numeric.reports import Automatic
 
 DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scaffold.measure.model import Events, KernelRecord
+from scaffold.measure.profiles import Events, KernelRecord
 
 #: Ranges that `measure` opens around each module call: `vitcg:<number>:<path>:<class>`.
 MODULE_RANGE = "vitcg:"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scaffold.descriptor import RowsPort
 from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.plan.model import Fact
+from scaffold.plan.file_plans import Fact
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import assigned_to, dotted, find_class, find_method
 

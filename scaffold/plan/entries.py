@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
-from scaffold.plan.model import Fact, FilePlan
+from scaffold.plan.file_plans import Fact, FilePlan
 from scaffold.protocol import find_docs_table, find_example_list, find_test_registry
 from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.model import Template, TestEntry
+    from scaffold.descriptor.sections import Template, TestEntry
     from scaffold.protocol import ListAnchor, RegistryAnchor, SourceTree, TableAnchor
 
 #: Columns of the docs table whose mark does not depend on the model's modalities.

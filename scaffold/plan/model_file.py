@@ -14,9 +14,9 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import same_meaning
+from scaffold.plan.file_plans import FilePlan
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.methods import MODELS
-from scaffold.plan.model import FilePlan
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import render_template
 from scaffold.syntax import FunctionNode, dotted, statements

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.plan.entries import plan_entries
+from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
 from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
-from scaffold.plan.model import Fact, FilePlan, Plan
 from scaffold.plan.model_file import plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor

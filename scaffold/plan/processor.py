@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor.model import Count
+from scaffold.descriptor.sections import Count
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.plan.model import Fact
+from scaffold.plan.file_plans import Fact
 from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute
 from scaffold.tower.source import Program
 

@@ -19,7 +19,7 @@ from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
-from scaffold.plan.model import Fact
+from scaffold.plan.file_plans import Fact
 from scaffold.plan.views import TreeFacts
 from scaffold.syntax import (
     FunctionNode,

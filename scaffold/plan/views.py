@@ -23,8 +23,8 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.model import ABSENT, Count, SizedField, UnitInput
 from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.sections import ABSENT, Count, SizedField, UnitInput
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Node
-    from scaffold.descriptor.model import CutModality, Explicit, Modality, Path, Sequences
+    from scaffold.descriptor.sections import CutModality, Explicit, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.

@@ -1,7 +1,7 @@
 """The tower split: cut a vision tower's `forward` into metadata (from the grid) and data (from the pixels)."""
 
 from scaffold.tower.load import split_at_load
-from scaffold.tower.model import (
+from scaffold.tower.parts import (
     Crossing,
     Hazard,
     Kind,

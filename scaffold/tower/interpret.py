@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
-from scaffold.tower.model import Evidence, Form, Label
 from scaffold.tower.names import exits
+from scaffold.tower.parts import Evidence, Form, Label
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
 from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, Span
-from scaffold.tower.model import Kind, MethodEdit, Place, TowerSlice, TowerSplit, flatten
+from scaffold.tower.parts import Kind, MethodEdit, Place, TowerSlice, TowerSplit, flatten
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
 
 _HELP = "this is a defect of vitcg-scaffold, nothing was written: please report it with the tower and the vLLM release"

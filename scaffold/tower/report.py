@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from scaffold.tower.model import Crossing, Hazard, Kind, Label, Piece, Place, TowerSlice, flatten
+from scaffold.tower.parts import Crossing, Hazard, Kind, Label, Piece, Place, TowerSlice, flatten
 
 _MEANING = {
     Kind.ROWS: "one entry per row of pixels; zero padding",

@@ -21,7 +21,7 @@ from typing import Any
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, find_class, find_method, first_line
-from scaffold.tower.model import MethodEdit
+from scaffold.tower.parts import MethodEdit
 
 _HELP = (
     "port the model into a vLLM tree (`vitcg-scaffold new MODEL --vllm TREE`), or run the release's own class "

@@ -25,7 +25,8 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
-from scaffold.tower.model import (
+from scaffold.tower.names import exits, exposed_reads, loads, must_writes, stores
+from scaffold.tower.parts import (
     ChildSlice,
     Crossing,
     Declassified,
@@ -41,7 +42,6 @@ from scaffold.tower.model import (
     TowerSlice,
     flatten,
 )
-from scaffold.tower.names import exits, exposed_reads, loads, must_writes, stores
 from scaffold.tower.source import Module, Owner, Program
 from scaffold.tower.values import CONST, Role, Value
 

@@ -21,7 +21,8 @@ from functools import lru_cache
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.syntax import FunctionNode, find_class, find_method
-from scaffold.tower.model import (
+from scaffold.tower.names import exposed_reads, mentions, stores
+from scaffold.tower.parts import (
     ChildSlice,
     Crossing,
     Form,
@@ -37,7 +38,6 @@ from scaffold.tower.model import (
     TowerSplit,
     flatten,
 )
-from scaffold.tower.names import exposed_reads, mentions, stores
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
 from scaffold.tower.text import Replacement, SourceText, dedent, indent
 

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from scaffold.tower.model import Evidence, Form, Label
+from scaffold.tower.parts import Evidence, Form, Label
 from scaffold.tower.source import Module
 
 

@@ -24,10 +24,10 @@ import scaffold
 from scaffold.files import read_regular
 from scaffold.protocol.cache import cache_folder, made_folder
 from scaffold.protocol.seal import digest_as_run, digest_of_file, find_differences
-from scaffold.verify.numeric.model import SEARCHED, SETTINGS, NumericReport
+from scaffold.verify.numeric.reports import SEARCHED, SETTINGS, NumericReport
 
 if TYPE_CHECKING:
-    from scaffold.descriptor.model import Verify
+    from scaffold.descriptor.sections import Verify
 
 _PACKAGE = "vllm/"
 #: The packages that classes, processors and recipes compute with.

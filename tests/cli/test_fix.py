@@ -16,7 +16,7 @@ from test_new import make_repository
 from test_verify import BAD, SMALL
 
 from scaffold.verify.numeric import NumericReport, runner
-from scaffold.verify.numeric.model import FROZEN, Check
+from scaffold.verify.numeric.reports import FROZEN, Check
 
 pytestmark = pytest.mark.trees
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scaffold.measure.model import Ceilings, Recording
+from scaffold.measure.profiles import Ceilings, Recording
 from scaffold.measure.trace import read_trace
 
 TRACE = Path(__file__).parents[1] / "tuning" / "data" / "qwen2_5_vl_2_blocks_h200.json.gz"

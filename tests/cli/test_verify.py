@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from scaffold.verify.numeric import NumericReport, Property, installed, runner
-from scaffold.verify.numeric.model import Check
+from scaffold.verify.numeric.reports import Check
 
 SMALL = Check("a: small", "image", True, 0.0, 2e-7, group="small")
 LARGE = Check("a: large", "image", True, 0.0, 0.0, group="large", source="processor.py:7")

@@ -22,8 +22,8 @@ from scaffold.descriptor import (
     load_descriptor_text,
 )
 from scaffold.descriptor.expressions import Expression
-from scaffold.descriptor.model import Helper
 from scaffold.descriptor.port import property_of
+from scaffold.descriptor.sections import Helper
 
 
 def port_of(text: str, old: str = "", new: str = "") -> Any:

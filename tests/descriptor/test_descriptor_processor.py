@@ -5,7 +5,7 @@ from __future__ import annotations
 from descriptor_documents import TILES
 
 from scaffold.descriptor import load_descriptor_text
-from scaffold.descriptor.model import Count
+from scaffold.descriptor.sections import Count
 
 SECTION = "processor: {module: tiled, class: TiledProcessor, values: {side: tile_size}}\n"
 DOCUMENT = TILES.replace("  side: self.config.vision_config.image_size\n", "").replace("item:", SECTION + "item:")

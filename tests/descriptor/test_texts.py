@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from descriptor_documents import DOCUMENTS, problems_of
 
-from scaffold.descriptor.model import Reasoned
 from scaffold.descriptor.port import PORTS
 from scaffold.descriptor.schema import Record, Remark, Section, Type
+from scaffold.descriptor.sections import Reasoned
 from scaffold.render.environment import comment
 
 

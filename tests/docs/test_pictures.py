@@ -29,7 +29,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.measure import pictures
 from scaffold.measure.analyse import analyse
 from scaffold.measure.benchreport import Benchmark, BenchRow
-from scaffold.measure.model import Ceilings, KernelRecord, Recording
+from scaffold.measure.profiles import Ceilings, KernelRecord, Recording
 from scaffold.runtime.trace import CurvePoint, waste_curve
 
 _spec = importlib.util.spec_from_file_location("generate_pictures", ROOT / "docs/pictures/generate.py")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scaffold.descriptor import CutPort, load_descriptor, load_descriptor_text
-from scaffold.descriptor.model import SizedField
+from scaffold.descriptor.sections import SizedField
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, draft_descriptor
 from scaffold.workflow import prepare_port

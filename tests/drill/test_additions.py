@@ -153,7 +153,7 @@ def test_a_generation_is_two_files() -> None:
 def test_a_layout_key_is_four_files(copy: Copy) -> None:
     """Its section, its place in the view, the template that reads it, and a descriptor that has it."""
     copy.replace(
-        "scaffold/descriptor/model.py",
+        "scaffold/descriptor/sections.py",
         '"columns of the output", examples=["self.visual.out_hidden_size"])\n',
         '"columns of the output", examples=["self.visual.out_hidden_size"])\n'
         '    parts: Expression | None = declare(_LET, "parts of the output", default=None, examples=["2"])\n',
@@ -174,7 +174,7 @@ def test_a_layout_key_is_four_files(copy: Copy) -> None:
     assert "out_hidden_size=self.config.text_config.hidden_size * 2," in adapter
     assert "parts of the output" in (copy.root / "docs/reference/descriptor.md").read_text("utf-8")
     assert copy.edited() == [
-        "scaffold/descriptor/model.py",
+        "scaffold/descriptor/sections.py",
         descriptor,
         "scaffold/plan/views.py",
         "templates/common/config.py.jinja",

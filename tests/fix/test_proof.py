@@ -11,7 +11,7 @@ from scaffold.fix.proof import Outcome, prove_repairs
 from scaffold.fix.remaining import Kind, remaining
 from scaffold.fix.rules import Repair
 from scaffold.verify.numeric import Check, NumericReport
-from scaffold.verify.numeric.model import ObservedHazard
+from scaffold.verify.numeric.reports import ObservedHazard
 
 #: Checks of the run, by name; a code stands for a failure.
 Codes = dict[str, str]

@@ -10,7 +10,7 @@ from scaffold.changes import FileChange, unified_lines
 from scaffold.fix.rules import Repair, apply_repairs, find_repairs, heirs_of
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Check
-from scaffold.verify.numeric.model import FROZEN, ROUND_UP, SECTIONS, captured_short
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
 from scaffold.workflow import load_port
 
 pytestmark = pytest.mark.trees

@@ -14,7 +14,7 @@ import pytest
 
 from scaffold.verify import numeric
 from scaffold.verify.numeric import NumericReport
-from scaffold.verify.numeric.model import Tail
+from scaffold.verify.numeric.reports import Tail
 from scaffold.workflow import load_port, numeric_requests, tails_of
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")

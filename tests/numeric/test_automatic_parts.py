@@ -37,8 +37,8 @@ from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tok
 from scaffold.verify.numeric.automatic.refusal import NoRecipe  # noqa: E402
 from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
 from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
-from scaffold.verify.numeric.model import Automatic  # noqa: E402
 from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
+from scaffold.verify.numeric.reports import Automatic  # noqa: E402
 from scaffold.verify.numeric.session import (  # noqa: E402
     _several_items,
     case_key,

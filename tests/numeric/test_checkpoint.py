@@ -9,7 +9,7 @@ import pytest
 from checkpoint_folders import MOST_PIXELS, write_kanana, write_qwen2_vl
 
 from scaffold.verify.numeric import check_numerics_all
-from scaffold.verify.numeric.model import NoteTaker
+from scaffold.verify.numeric.reports import NoteTaker
 from scaffold.workflow import load_port, numeric_requests
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.model import Check, properties_of
+from scaffold.verify.numeric.reports import Check, properties_of
 
 
 def refusing(height: int, width: int, factor: int = 28, min_pixels: int = 4 * 28**2, max_pixels: int = 100 * 28**2):

@@ -25,8 +25,8 @@ from scaffold.verify.numeric import (
     runner,
 )
 from scaffold.verify.numeric import child as child_process
-from scaffold.verify.numeric.model import NoteTaker
 from scaffold.verify.numeric.overlay import build_overlay
+from scaffold.verify.numeric.reports import NoteTaker
 
 REPORT = {"checks": [], "hazards": [], "hits": 3, "misses": 1, "negative_lengths": 0}
 

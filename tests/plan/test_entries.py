@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaffold.descriptor.load import shipped_names
-from scaffold.descriptor.model import Template, TestEntry
+from scaffold.descriptor.sections import Template, TestEntry
 from scaffold.diagnostics import Severity
 from scaffold.edit import apply_edits
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction

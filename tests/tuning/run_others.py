@@ -39,8 +39,8 @@ def check(module, class_name):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.tuning import DEFAULT, TuningChoice, largest_error, moved, tune
     from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
-    from scaffold.verify.numeric.model import Automatic
     from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric.reports import Automatic
 
     recipe = AutomaticRecipe(Automatic(module, class_name, modalities=("image",)))
     host, _ = recipe.build()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("libcst")  # the proof stage around the package
 
 from scaffold.measure.analyse import analyse, classify, product_size
-from scaffold.measure.model import AttentionCall, Ceilings, KernelClass, KernelRecord, Recording, pattern_of
+from scaffold.measure.profiles import AttentionCall, Ceilings, KernelClass, KernelRecord, Recording, pattern_of
 from scaffold.measure.report import to_markdown
 from scaffold.measure.trace import read_trace, strip_trace
 

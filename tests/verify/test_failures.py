@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaffold.verify.numeric.model import Check, NumericReport
+from scaffold.verify.numeric.reports import Check, NumericReport
 from scaffold.workflow import failures_of, load_port
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from scaffold.descriptor.model import Verify
+from scaffold.descriptor.sections import Verify
 from scaffold.diagnostics import DiagnosticError
 from scaffold.verify import proofs
 from scaffold.verify.numeric import Check, NumericReport
-from scaffold.verify.numeric.model import ObservedHazard
+from scaffold.verify.numeric.reports import ObservedHazard
 from scaffold.verify.proofs import Basis, KeptProof, find_other_changes, find_proof, identify_proof, keep_proof
 
 MODEL = "vllm/model.py"

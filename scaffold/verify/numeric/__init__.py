@@ -9,7 +9,8 @@ The parent process imports neither torch nor vLLM; both live in child processes 
 """
 
 from scaffold.verify.numeric.installed import Missing, find_installed
-from scaffold.verify.numeric.model import (
+from scaffold.verify.numeric.recipes import RECIPES
+from scaffold.verify.numeric.reports import (
     TAILS,
     UNDECIDED,
     Automatic,
@@ -25,7 +26,6 @@ from scaffold.verify.numeric.model import (
     Tail,
     Watch,
 )
-from scaffold.verify.numeric.recipes import RECIPES
 from scaffold.verify.numeric.runner import (
     check_numerics,
     check_numerics_all,

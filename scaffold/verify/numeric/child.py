@@ -323,8 +323,8 @@ def _check(
 
     from scaffold.verify.numeric import attention, session
     from scaffold.verify.numeric.graphs import Lab
-    from scaffold.verify.numeric.model import NumericReport
     from scaffold.verify.numeric.recipes.found import requested_recipe
+    from scaffold.verify.numeric.reports import NumericReport
 
     recipe, options = requested_recipe(request), request["options"]
     host, config = built
@@ -407,7 +407,7 @@ class Announcer:
 
     def settled(self, to_come: Sequence[Any]) -> None:
         """Send what is settled; `to_come` are the sessions that have not been run."""
-        from scaffold.verify.numeric.model import properties_of
+        from scaffold.verify.numeric.reports import properties_of
 
         open_ = {(case.modality, case.group or case.name) for session in to_come for case in session.cases}
         for found in properties_of(self._bench.checks):

@@ -24,7 +24,7 @@ from torch import nn
 
 from scaffold.verify.numeric import attention
 from scaffold.verify.numeric.graphs import Lab
-from scaffold.verify.numeric.model import FROZEN, ROUND_UP, SECTIONS, captured_short
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
 
 CAPTURE = "prepare_encoder_cudagraph_capture_inputs"
 REPLAY = "prepare_encoder_cudagraph_replay_buffers"

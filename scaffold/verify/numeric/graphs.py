@@ -37,7 +37,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
-from scaffold.verify.numeric.model import ObservedHazard
+from scaffold.verify.numeric.reports import ObservedHazard
 
 #: Stands for the GPU: not equal to `torch.device("cpu")`, and accepted by every factory function.
 DEVICE = torch.device("cpu", 0)

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from scaffold.syntax import assigned_to
-from scaffold.verify.numeric.model import NumericRequest
 from scaffold.verify.numeric.overlay import changed_modules
+from scaffold.verify.numeric.reports import NumericRequest
 
 #: Files that both trees must share for a result to be about the tree: the manager and its data classes.
 _MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")

@@ -327,7 +327,7 @@ def compare_all(
     """The fields of the report, as JSON."""
     from scaffold.verify.numeric import session
     from scaffold.verify.numeric.graphs import Lab
-    from scaffold.verify.numeric.model import NumericReport
+    from scaffold.verify.numeric.reports import NumericReport
 
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     oracle = {key: [tensor.to(machine.device) for tensor in tensors] for key, tensors in data["oracle"].items()}

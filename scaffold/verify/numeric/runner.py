@@ -25,7 +25,9 @@ from typing import Any
 import scaffold
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.cache import made_folder
-from scaffold.verify.numeric.model import (
+from scaffold.verify.numeric.overlay import build_overlay, changed_modules
+from scaffold.verify.numeric.recipes import RECIPES, is_recipe
+from scaffold.verify.numeric.reports import (
     ENVIRONMENT,
     NoteTaker,
     NumericReport,
@@ -36,8 +38,6 @@ from scaffold.verify.numeric.model import (
     Property,
     Watch,
 )
-from scaffold.verify.numeric.overlay import build_overlay, changed_modules
-from scaffold.verify.numeric.recipes import RECIPES, is_recipe
 from scaffold.watch import Recording
 
 

@@ -21,9 +21,9 @@ from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
-from scaffold.verify.numeric.model import Check
 from scaffold.verify.numeric.normalising import normalising, raw_inputs, takes_raw_pixels
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, configure
+from scaffold.verify.numeric.reports import Check
 
 #: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
 #: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scaffold.verify.numeric.model import Automatic
 from scaffold.verify.numeric.recipes.base import Recipe
+from scaffold.verify.numeric.reports import Automatic
 
 
 def requested_recipe(request: Mapping[str, Any]) -> Recipe:
