@@ -10,7 +10,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,30 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     lines.insert(1, f"|{' --- |' * len(head)}")
     return "\n".join(re.sub(" +", " ", line) for line in lines)
+
+
+#: The columns of a table: a heading, and a format of a row's values such as `{eager_ms:.1f}`, or a function of the row.
+Columns = Sequence[tuple[str, str | Callable[[Any], str]]]
+
+
+def sheet(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table with a line for each row.
+
+    In a format, `{name}` is the model's name for readers. `{first}` is empty where the line above is of the same model.
+    """
+    lines: list[list[str]] = []
+    above = None
+    for row in rows:
+        name = NAMES.get(row.get("model", ""), "")
+        known = {**row, "name": name, "first": "" if lines and row.get("model") == above else name}
+        lines.append([cell.format_map(known) if isinstance(cell, str) else cell(row) for _, cell in columns])
+        above = row.get("model")
+    return table([heading for heading, _ in columns], lines)
+
+
+def over(value: str, other: str) -> Callable[[Any], str]:
+    """A column: one value of a row over another."""
+    return lambda row: f"{row[value] / row[other]:.2f}"
 
 
 def mean(ratios: Iterable[float]) -> float:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Page, load, page, table
+from measured import NAMES, RESULTS, Page, load, page, sheet, table
 
-HEAD = [
-    "model",
-    "call",
-    "eager, ms",
-    "vLLM's manager",
-    "ours",
-    "limit",
-    "replayed",
-    "largest error, ours",
-    "eager, each item alone",
-]
+COLUMNS = (
+    ("model", "{name}"), ("call", "{call}"), ("eager, ms", "{eager_ms:.1f}"), ("vLLM's manager", "{vllm_ms:.1f}"),
+    ("ours", "{ours_ms:.1f}"), ("limit", "{limit_ms:.1f}"), ("replayed", lambda row: "yes" if row["replays"] else "no"),
+    ("largest error, ours", lambda row: error(row["ours_error"])),
+    ("eager, each item alone", lambda row: error(row["alone_error"])),
+)  # fmt: skip
+WHOLE = (
+    ("model", "{name}"), ("call", "{call}"), ("cut, vLLM's manager, ms", "{vllm_ms:.1f}"),
+    ("whole", "{whole_vllm_ms:.1f}"), ("cut, our manager, ms", "{ours_ms:.1f}"), ("whole", "{whole_ours_ms:.1f}"),
+)  # fmt: skip
+FORMS = (
+    "model", "call", "explicit, ms", "re-entrant", "eager, beside explicit", "largest error, explicit", "re-entrant",
+)  # fmt: skip
 
-FORMS = [
-    "model",
-    "call",
-    "explicit, ms",
-    "re-entrant",
-    "eager, beside explicit",
-    "largest error, explicit",
-    "re-entrant",
-]
 
-WHOLE = ["model", "call", "cut, vLLM's manager, ms", "whole", "cut, our manager, ms", "whole"]
+def error(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 FORM_RESULTS = ("form_h100_explicit", "form_h100_reentrant")
@@ -53,22 +47,12 @@ def _forms() -> list[list[str]]:
 def pages() -> list[Page]:
     results = sorted(path.stem for path in RESULTS.glob("cut_*.json"))
     rows = [row for name in results for row in load(name)["rows"]]
-    lines = []
-    for row in rows:
-        times = [f"{row[f'{way}_ms']:.1f}" for way in ("eager", "vllm", "ours", "limit")]
-        errors = ["not finite" if row[key] is None else f"{row[key]:.4f}" for key in ("ours_error", "alone_error")]
-        lines.append([NAMES[row["model"]], row["call"], *times, "yes" if row["replays"] else "no", *errors])
     slower = [
         f"{NAMES[row['model']]}, {row['call']}, by {row['ours_ms'] / row['eager_ms'] - 1:.1%}"
         for row in rows
         if row["ours_ms"] > row["eager_ms"]
     ]
     whole = [row for row in rows if "whole_vllm_ms" in row]
-    both = [
-        [NAMES[row["model"]], row["call"]]
-        + [f"{row[f'{way}_ms']:.1f}" for way in ("vllm", "whole_vllm", "ours", "whole_ours")]
-        for row in whole
-    ]
     names = " and ".join(dict.fromkeys(NAMES[row["model"]] for row in whole))
     best = [min(row["whole_vllm_ms"], row["whole_ours_ms"]) / row["ours_ms"] for row in whole]
     return [
@@ -82,7 +66,7 @@ def pages() -> list[Page]:
             f"Slower with ours than eager: {'; '.join(slower)}."
             if slower
             else "No call is slower with ours than eager.",
-            table(HEAD, lines),
+            sheet(COLUMNS, rows),
             """* *replayed*: ours replays a graph. Elsewhere it runs eager: for calls of several batches, and
             where a trial of both ways said so.
 * Phi-3-V pads every image to 17 tiles. So its calls are large from the first image on.
@@ -97,7 +81,7 @@ def pages() -> list[Page]:
             f"""Upstream's ports of {names} capture the whole tower. The table has them beside our cuts, with the same
             weights. A call takes the faster of the two managers with upstream's port {min(best):.2f} to {max(best):.2f}
             times as long as our manager with the cut.""",
-            table(WHOLE, both),
+            sheet(WHOLE, whole),
             "## Explicit or re-entrant",
             """The two forms of a port in vLLM's own manager, on one machine, each in two processes. The host of that
             machine was slow, and eager calls depend on it most. An explicit port has the projector in the graph.""",

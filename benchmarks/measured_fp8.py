@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measured import NAMES, ROOT, Page, by_model, load, low_high, mean, page, table
+from measured import NAMES, ROOT, Page, by_model, load, low_high, mean, over, page, sheet, table
 
 sys.path.insert(0, str(ROOT))
 
 from scaffold.runtime.tuning.fp8 import LEAST_ROWS
 
-HEAD = ("model", "input", "tokens", "tuned, ms", "with FP8, ms", "FP8 / tuned", "largest error, tuned", "with FP8")
+COLUMNS = (
+    ("model", "{first}"), ("input", "{workload}"), ("tokens", "{tokens}"), ("tuned, ms", "{tuned_ms:.2f}"),
+    ("with FP8, ms", "{fp8_ms:.2f}"), ("FP8 / tuned", over("fp8_ms", "tuned_ms")),
+    ("largest error, tuned", "{tuned_error:.3f}"), ("with FP8", "{fp8_error:.3f}"),
+)  # fmt: skip
 
 
 def share(row: Mapping[str, Any]) -> float:
@@ -44,7 +48,7 @@ def pages() -> list[Page]:
         "# Towers in FP8",
         f"""With [`fp8-linears`](../tuning.md#fp8) the exact graph of a tuned tower takes this share of its time, the
         geometric mean over the inputs of {LEAST_ROWS} rows and more: {gains}.""",
-        table(HEAD, workloads(rows)),
+        sheet(COLUMNS, (row for found in rows.values() for row in by_size(found) if runs_fp8(row))),
         f"""The other {len(others)} inputs have fewer rows and run as without FP8, in
         {" to ".join(low_high((share(row) for row in others), 3))} of the time. The FP8 form of the weights takes memory
         beside them, in MiB: {memory}.""",
@@ -67,9 +71,12 @@ def pages() -> list[Page]:
     return [text]
 
 
-CHECKPOINT_HEAD = (
-    "model", "input", "tokens", "untuned, ms", "tuned without `fp8-inputs`, ms", "with it, ms", "with / untuned",
-    "bfloat16 tuned, ms", "largest error, without", "with", "own rounding",
+CHECKPOINT_COLUMNS = (
+    ("model", "{first}"), ("input", "{workload}"), ("tokens", "{tokens}"), ("untuned, ms", "{untuned_ms:.2f}"),
+    ("tuned without `fp8-inputs`, ms", "{without_ms:.2f}"), ("with it, ms", "{tuned_ms:.2f}"),
+    ("with / untuned", over("tuned_ms", "untuned_ms")), ("bfloat16 tuned, ms", "{bf16_ms:.2f}"),
+    ("largest error, without", "{without_error:.3f}"), ("with", "{tuned_error:.3f}"),
+    ("own rounding", "{rounding:.3f}"),
 )  # fmt: skip
 
 
@@ -83,13 +90,6 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
         )
         for way, other in (("tuned", "untuned"), ("tuned", "without"), ("tuned", "bf16"), ("without", "bf16"))
     }
-    lines = [
-        [NAMES[name] if place == 0 else "", row["workload"], str(row["tokens"]), f"{row['untuned_ms']:.2f}",
-         f"{row['without_ms']:.2f}", f"{row['tuned_ms']:.2f}", f"{row['tuned_ms'] / row['untuned_ms']:.2f}",
-         f"{row['bf16_ms']:.2f}", f"{row['without_error']:.3f}", f"{row['tuned_error']:.3f}", f"{row['rounding']:.3f}"]
-        for name, found in rows.items()
-        for place, row in enumerate(sorted(found, key=lambda row: row["tokens"]))
-    ]  # fmt: skip
     widths = {found["width"]: found for model in result["models"].values() for found in model["conversions"]}
     return [
         "## Checkpoints in FP8",
@@ -100,7 +100,7 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
         {shares["tuned", "without"]}.""",
         f"""The tuned tower with the same weights in bfloat16 is another measure. The one in FP8 takes this share of its
         time: {shares["tuned", "bf16"]}. Without `fp8-inputs` it is {shares["without", "bf16"]}.""",
-        table(CHECKPOINT_HEAD, lines),
+        sheet(CHECKPOINT_COLUMNS, (row for found in rows.values() for row in by_size(found))),
         """Errors are relative to the largest value of the untuned FP8 tower's answer. Its own rounding is how far that
         answer moves when every pixel moves by at most half a step of bfloat16. It is that large because a value that
         moves by a rounding may take the next step of FP8, which is a sixteenth. Step3-VL is not in the table, since it
@@ -117,16 +117,8 @@ def checkpoints(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def workloads(rows: Mapping[str, Any]) -> list[list[str]]:
-    lines = []
-    for name, found in rows.items():
-        served = sorted((row for row in found if runs_fp8(row)), key=lambda row: row["tokens"])
-        for place, row in enumerate(served):
-            lines.append(
-                [NAMES[name] if place == 0 else "", row["workload"], str(row["tokens"]), f"{row['tuned_ms']:.2f}",
-                 f"{row['fp8_ms']:.2f}", f"{share(row):.2f}", f"{row['tuned_error']:.3f}", f"{row['fp8_error']:.3f}"]
-            )  # fmt: skip
-    return lines
+def by_size(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(rows, key=lambda row: row["tokens"])
 
 
 def layers(result: Mapping[str, Any]) -> list[list[str]]:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from measured import NAMES, Page, load, page, table
+from collections.abc import Callable
+from typing import Any
+
+from measured import Page, load, page, sheet
 
 NAME = "host_cpu"
-EXPLICIT, UPSTREAM, REENTRANT = "explicit", "upstream", "re-entrant"
+
+
+def over(other: str) -> Callable[[Any], str]:
+    """A column: an explicit port's time over another's; empty where that was not measured."""
+    return lambda row: f"{row['ms']['explicit'] / row['ms'][other]:.2f}" if other in row["ms"] else ""
+
+
+COLUMNS = (
+    ("model", "{name}"), ("call", "{call}"), ("explicit, ms", "{ms[explicit]:.2f}"),
+    ("re-entrant", "{ms[re-entrant]:.2f}"), ("explicit / re-entrant", over("re-entrant")),
+    ("upstream", lambda row: f"{row['ms']['upstream']:.2f}" if "upstream" in row["ms"] else ""),
+    ("explicit / upstream", over("upstream")),
+)  # fmt: skip
 
 
 def pages() -> list[Page]:
     rows = load(NAME)["rows"]
-    lines, beside, older = [], [], []
-    for row in rows:
-        times = row["ms"]
-        upstream = times.get(UPSTREAM)
-        older.append(times[EXPLICIT] / times[REENTRANT])
-        if upstream is not None:
-            beside.append(times[EXPLICIT] / upstream)
-        cells = [f"{one:.2f}" for one in (times[EXPLICIT], times[REENTRANT], older[-1])]
-        others = [f"{one:.2f}" for one in (upstream, beside[-1])] if upstream else ["", ""]
-        lines.append([NAMES[row["model"]], row["call"], *cells, *others])
-    longest = max(row["ms"][EXPLICIT] for row in rows)
+    older, beside = (
+        [row["ms"]["explicit"] / row["ms"][other] for row in rows if other in row["ms"]]
+        for other in ("re-entrant", "upstream")
+    )
+    longest = max(row["ms"]["explicit"] for row in rows)
     made = page(
         "host",
         "How much work does the host have for a call of an explicit port?",
@@ -35,9 +44,6 @@ def pages() -> list[Page]:
         f"""Beside upstream's port of the same model it took {min(beside):.2f} to {max(beside):.2f} times as long. Its
         results go through the model's own code, which puts newlines between rows with einops. Upstream has a second,
         shorter copy of that code in its port. The port leaves the model's code as it is.""",
-        table(
-            ["model", "call", "explicit, ms", "re-entrant", "explicit / re-entrant", "upstream", "explicit / upstream"],
-            lines,
-        ),
+        sheet(COLUMNS, rows),
     )
     return [made]

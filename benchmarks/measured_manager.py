@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from measured import NAMES, Page, bullets, by_model, exists, load, mean, page, picture, table
+from measured import NAMES, Page, bullets, by_model, exists, load, mean, over, page, picture, sheet, table
 
 from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, ratio_dots
 from scaffold.runtime.options import Options
@@ -99,56 +99,46 @@ def drawn(result: Mapping[str, Any]) -> str:
 
 def starts() -> str:
     """Graphs, seconds and memory of the start, vLLM's and ours."""
-    head = ["model", "graphs, vLLM / ours", "seconds, vLLM / ours", "graph memory, vLLM / ours, MiB"]
-    lines = []
-    for name, measured in load(ICONS)["models"].items():
-        graphs, seconds, memory = measured["graphs"]["at start"], measured["capture_s"], measured["start_memory_mb"]
-        lines.append(
-            [
-                NAMES[name],
-                f"{measured['budgets']['vllm']} / {graphs}",
-                f"{seconds['vllm']:.2f} / {seconds['ours']:.2f}",
-                f"{memory['vllm']:.0f} / {memory['ours']:.0f}",
-            ]
-        )
-    return table(head, lines)
+    columns = (
+        ("model", "{name}"),
+        ("graphs, vLLM / ours", "{budgets[vllm]} / {graphs[at start]}"),
+        ("seconds, vLLM / ours", "{capture_s[vllm]:.2f} / {capture_s[ours]:.2f}"),
+        ("graph memory, vLLM / ours, MiB", "{start_memory_mb[vllm]:.0f} / {start_memory_mb[ours]:.0f}"),
+    )
+    return sheet(columns, ({"model": name, **measured} for name, measured in load(ICONS)["models"].items()))
 
 
 def memory_of_graphs() -> Iterator[str]:
     """MiB of one more graph for each model, and all that ours take at most."""
     options = Options()
     held = (options.idle_bytes + options.plan_bytes + MOST_BYTES) / 2**20
-    lines = []
-    for heading, measured in models().values():
-        start, all_of_them = measured["start_memory_mb"]["ours"], measured["graph_memory_mb"]["ours"]
-        more = measured["budgets"]["ours"] - measured["graphs"]["at start"]
-        lines.append(
-            [
-                heading,
-                f"{(all_of_them - start) / more:.1f}",
-                f"{start:.0f}",
-                f"{measured['graph_memory_mb']['vllm']:.0f}",
-            ]
-        )
+
+    def one_more(row: Mapping[str, Any]) -> str:
+        more = row["budgets"]["ours"] - row["graphs"]["at start"]
+        return f"{(row['graph_memory_mb']['ours'] - row['start_memory_mb']['ours']) / more:.1f}"
+
+    columns = (
+        ("model", "{name}"), ("one more graph, MiB", one_more), ("at start-up, MiB", "{start_memory_mb[ours]:.0f}"),
+        ("vLLM's graphs, MiB", "{graph_memory_mb[vllm]:.0f}"),
+    )  # fmt: skip
     yield f"""All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
     recorded kernels and its metadata take. For these, for metadata of sizes and for interpolated positions start-up
     holds {held:.0f} MiB ([how](../promises.md#memory)); nothing of ours takes more later."""
-    yield table(["model", "one more graph, MiB", "at start-up, MiB", "vLLM's graphs, MiB"], lines)
+    yield sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 
 def icons() -> Iterator[str]:
     """Inputs below the smallest budget of the models, on their own graphs."""
-    found = by_model(load(ICONS)["rows"])
-    lines = []
-    for name, measured in found.items():
-        for row in measured:
-            if "56x56" in row["workload"]:
-                over = (f"{row[f'{way}_ms'] / row['exact_ms']:.2f}" for way in ("vllm", "ours", "ours_fitted"))
-                held = row["ours_budgets"][0].rpartition("/")[2]
-                lines.append([NAMES[name], row["workload"], str(row["tokens"]), held, *over])
+    rows = [row for found in by_model(load(ICONS)["rows"]).values() for row in found if "56x56" in row["workload"]]
+    columns = (
+        ("model", "{name}"), ("input", "{workload}"), ("tokens", "{tokens}"),
+        ("budget of ours", lambda row: row["ours_budgets"][0].rpartition("/")[2]),
+        ("vLLM", over("vllm_ms", "exact_ms")), ("ours", over("ours_ms", "exact_ms")),
+        ("ours, fitted ladder", over("ours_fitted_ms", "exact_ms")),
+    )  # fmt: skip
     yield """Images below the smallest budget of a model get graphs of their own while the worker is idle. Times
     are relative to an exact graph, on an H100."""
-    yield table(["model", "input", "tokens", "budget of ours", "vLLM", "ours", "ours, fitted ladder"], lines)
+    yield sheet(columns, rows)
     yield """In this run one icon had to use the graph of three. The manager has captured a graph of its own size
     since; CPU tests show it, and no GPU run has timed it."""
 

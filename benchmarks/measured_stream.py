@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from measured import NAMES, Page, bullets, by_model, load, low_high, page, table, wrapped
+from measured import NAMES, Page, bullets, load, low_high, over, page, sheet, table, wrapped
 
 #: Bounds of a first pass over vLLM's: its sum, and its slowest calls.
 SUM, SLOWEST = 0.90, 1.00
@@ -137,55 +137,37 @@ def cold() -> str:
 
 def streams() -> str:
     """One line per stream: sums of a pass in ms, and the slowest calls of the first pass."""
-    head = [
-        "",
-        "stream",
-        "tuning",
-        "eager",
-        "vLLM",
-        "ours: first pass",
-        "second",
-        "third",
-        "p99 of the first: vLLM",
-        "ours",
-    ]
+    columns = (
+        ("", "{name}"), ("stream", "{stream}"), ("tuning", "{tuning}"), ("eager", "{eager_ms:.0f}"),
+        ("vLLM", "{vllm_ms:.0f}"), ("ours: first pass", "{ours_ms:.0f}"), ("second", "{passes[1][ours_ms]:.0f}"),
+        ("third", "{passes[2][ours_ms]:.0f}"), ("p99 of the first: vLLM", "{vllm_p99_ms:.1f}"),
+        ("ours", "{ours_p99_ms:.1f}"),
+    )  # fmt: skip
+    return sheet(columns, first_passes())
+
+
+def first_passes(*results: str) -> list[dict[str, Any]]:
+    """The first pass of each stream, with all `passes`, in the order of the models, with and without tuning."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for tuning in ("on", "off"):
-        for model, passes in by_model(rows(tuning)).items():
-            for row in passes:
-                found.setdefault((model, row["stream"], tuning), []).append(row)
+        for row in rows(tuning, *results):
+            found.setdefault((row["model"], row["stream"], tuning), []).append(row)
     order = [*NAMES]
-    return table(
-        head,
-        [
-            [
-                NAMES[model], stream, tuning, f"{passes[0]['eager_ms']:.0f}", f"{passes[0]['vllm_ms']:.0f}",
-                *(f"{row['ours_ms']:.0f}" for row in passes),
-                f"{passes[0]['vllm_p99_ms']:.1f}", f"{passes[0]['ours_p99_ms']:.1f}",
-            ]
-            for (model, stream, tuning), passes in sorted(found.items(), key=lambda item: order.index(item[0][0]))
-        ],
-    )  # fmt: skip
+    return sorted(
+        ({**passes[0], "passes": passes} for passes in found.values()), key=lambda row: order.index(row["model"])
+    )
 
 
 def layouts() -> str:
     """One line per model and tuning, as shares of eager's and vLLM's sums."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for tuning in ("on", "off"):
-        for row in rows(tuning, *LAYOUTS):
-            found.setdefault((row["model"], tuning), []).append(row)
-    order = [*NAMES]
-    return table(
-        ["", "GPU", "tuning", "of eager", "of vLLM: first pass", "second", "third", "p99 of the first, of vLLM's"],
-        [
-            [
-                NAMES[model], gpu(passes[0]), tuning, f"{passes[0]['ours_ms'] / passes[0]['eager_ms']:.2f}",
-                *(f"{row['ours_ms'] / row['vllm_ms']:.2f}" for row in passes),
-                f"{passes[0]['ours_p99_ms'] / passes[0]['vllm_p99_ms']:.2f}",
-            ]
-            for (model, tuning), passes in sorted(found.items(), key=lambda item: order.index(item[0][0]))
-        ],
+    columns = (
+        ("", "{name}"), ("GPU", gpu), ("tuning", "{tuning}"), ("of eager", over("ours_ms", "eager_ms")),
+        ("of vLLM: first pass", over("ours_ms", "vllm_ms")),
+        *((name, lambda row, place=place: over("ours_ms", "vllm_ms")(row["passes"][place]))
+          for place, name in ((1, "second"), (2, "third"))),
+        ("p99 of the first, of vLLM's", over("ours_p99_ms", "vllm_p99_ms")),
     )  # fmt: skip
+    return sheet(columns, first_passes(*LAYOUTS))
 
 
 def gpu(row: dict[str, Any]) -> str:

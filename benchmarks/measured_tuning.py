@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean, page, picture, table
+from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean, over, page, picture, sheet, table
 
 sys.path.insert(0, str(ROOT))
 
@@ -67,7 +67,7 @@ def pages() -> list[Page]:
         """An exact graph is captured for exactly that input. `execute()` is the manager's whole call with padding
         and host work. The *floor* is the time that matrix products and attention need at the rates that the same
         run reached.""",
-        table(HEAD, workloads(rows)),
+        sheet(COLUMNS, (row for found in rows.values() for row in workloads(found))),
         f"""The largest difference from the untuned eager answer is {" to ".join(errors)} of the largest value. The
         untuned tower's own rounding is {" to ".join(rounding)} at the same workloads. Extra memory:
         {", ".join(extra) or "none"}.""",
@@ -110,37 +110,25 @@ def pages() -> list[Page]:
     return [text, picture("tuning_h200", drawn(result))]
 
 
+DRAFTED = (
+    ("model", "{first}"), ("image", "{image}"), ("tokens", "{tokens}"), ("untuned, ms", "{untuned_ms:.2f}"),
+    ("tuned, ms", "{tuned_ms:.2f}"), ("tuned / untuned", over("tuned_ms", "untuned_ms")),
+    ("largest error", "{error:.3f}"), ("own rounding", "{rounding:.3f}"),
+)  # fmt: skip
+
+
 def drafted(result: Mapping[str, Any]) -> list[str]:
     """The section on towers of models that were drafted."""
-    rows = by_model(result["rows"])
+    rows = [row for found in by_model(result["rows"]).values() for row in found]
     shares = low_high((row["tuned_ms"] / row["untuned_ms"] for row in result["rows"]), 2)
     errors = low_high((row["error"] / row["rounding"] for row in result["rows"]), 2)
-    lines = [
-        [NAMES[name] if place == 0 else "", row["image"], str(row["tokens"]), f"{row['untuned_ms']:.2f}",
-         f"{row['tuned_ms']:.2f}", f"{row['tuned_ms'] / row['untuned_ms']:.2f}", f"{row['error']:.3f}",
-         f"{row['rounding']:.3f}"]
-        for name, found in rows.items()
-        for place, row in enumerate(found)
-    ]  # fmt: skip
     return [
         "## Towers of other models",
         f"""No tuning was written for these models. The exact graph of the tuned tower takes {" to ".join(shares)} of
         the untuned one's time. Drafts of `init --yes` are measured as they are (`benchmarks/drafted_towers_gpu.py`), at
         the defaults of the configuration's class, which may be other sizes than a checkpoint's. FlashAttention 4, and
         so `fitted-attention`, was not installed.""",
-        table(
-            (
-                "model",
-                "image",
-                "tokens",
-                "untuned, ms",
-                "tuned, ms",
-                "tuned / untuned",
-                "largest error",
-                "own rounding",
-            ),
-            lines,
-        ),
+        sheet(DRAFTED, rows),
         f"The largest error is {' to '.join(errors)} of the tower's own rounding.",
     ]
 
@@ -246,28 +234,18 @@ def profiled() -> str:
     return f"{said}\n\n{table(('what', 'module', 'ms', 'expected gain, ms', 'remedy'), lines)}"
 
 
-HEAD = ("model", "input", "tokens", "untuned exact, ms", "tuned exact, ms", "tuned `execute()`, ms",
-        "execute / untuned exact", "floor, ms")  # fmt: skip
+COLUMNS = (
+    ("model", "{first}"), ("input", "{workload}"), ("tokens", "{tokens}"),
+    ("untuned exact, ms", "{untuned_exact_ms:.2f}"), ("tuned exact, ms", "{tuned_exact_ms:.2f}"),
+    ("tuned `execute()`, ms", "{tuned_execute_ms:.2f}"), ("execute / untuned exact", lambda row: f"{ratio(row):.2f}"),
+    ("floor, ms", "{floor_ms:.2f}"),
+)  # fmt: skip
 
 
-def workloads(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[list[str]]:
-    lines = []
-    for name, found in rows.items():
-        by_size = sorted(found, key=lambda row: row["tokens"])
-        shown = [row for row in found if row["workload"] in SHOWN] or [by_size[0], by_size[-1]]
-        for place, row in enumerate(shown):
-            times = (row[f"{kind}_ms"] for kind in ("untuned_exact", "tuned_exact", "tuned_execute"))
-            lines.append(
-                [
-                    "" if place else NAMES[name],
-                    row["workload"],
-                    str(row["tokens"]),
-                    *(f"{time:.2f}" for time in times),
-                    f"{ratio(row):.2f}",
-                    f"{row['floor_ms']:.2f}",
-                ]
-            )
-    return lines
+def workloads(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The workloads of a model that the page shows."""
+    by_size = sorted(rows, key=lambda row: row["tokens"])
+    return [row for row in rows if row["workload"] in SHOWN] or [by_size[0], by_size[-1]]
 
 
 def singles(result: Mapping[str, Any]) -> str:
