@@ -53,6 +53,15 @@ class Session:
     cases: tuple[Case, ...]
 
 
+def one_to_eight(what: str, **items: Sequence[Item]) -> tuple[Case, ...]:
+    """Calls of one to eight items of each modality; those that are given take turns."""
+    return tuple(
+        Case(f"{count} {what}", modality, tuple(ours[i % len(ours)] for i in range(count)), group=f"1 to 8 {what}")
+        for count in range(1, 9)
+        for modality, ours in items.items()
+    )
+
+
 class Recipe(ABC):
     """The knowledge about one model. Sizes are tiny; the arithmetic is the release's."""
 

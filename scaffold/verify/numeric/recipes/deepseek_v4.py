@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
 
 PATCH = 4
 MERGE = 3
@@ -83,8 +83,8 @@ class DeepseekV4(Recipe):
         return int(-(-h * w // MERGE**2))
 
     def sessions(self) -> tuple[Session, ...]:
-        def case(name: str, *items: Item, group: str = "") -> Case:
-            return Case(name, "image", items, group=group)
+        def case(name: str, *items: Item) -> Case:
+            return Case(name, "image", items)
 
         cases = (
             case("a budget exactly full", self.full),
@@ -101,13 +101,10 @@ class DeepseekV4(Recipe):
             case("images above all budgets among others", (6, 6), (30, 27), (9, 6), (45, 18)),
             case("long and narrow", (3, 90), (90, 3)),
         )
-        counts = tuple(
-            case(f"{count} images", *((4, 3 + 2 * (i % 3)) for i in range(count)), group="1 to 8 images")
-            for count in range(1, 9)
-        )
+        several = one_to_eight("images", image=((4, 3), (4, 5), (4, 7)))
         return (
             Session("budgets 16, 32, 64; 3 images", (16, 32, 64), 3, 0, cases),
-            Session(f"budget {self.budget_of_eight}; 8 images", (self.budget_of_eight,), 8, 0, counts),
+            Session(f"budget {self.budget_of_eight}; 8 images", (self.budget_of_eight,), 8, 0, several),
             Session("budgets 20, 64; 4 images", (20, 64), 4, 0, cases),
         )
 

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 
 class DeepseekVL2(Recipe):
@@ -71,11 +71,11 @@ class DeepseekVL2(Recipe):
             Case("an item above all budgets", "image", ((3, 3),)),
             Case("an item above all budgets among others", "image", (small, (3, 3), small)),
         )
-        counts = tuple(Case(f"{count} items", "image", (small,) * count, group="1 to 8 items") for count in range(1, 9))
+        several = one_to_eight("items", image=(small,))
         return (
             Session("budgets 18, 45, 63; 4 items", (18, 45, 63), 4, 0, mixes),
             Session("budgets 36, 50; 2 items", (36, 50), 2, 0, (*above, *mixes[1:4])),
-            Session("budget 144; 8 items", (144,), 8, 0, counts),
+            Session("budget 144; 8 items", (144,), 8, 0, several),
         )
 
 

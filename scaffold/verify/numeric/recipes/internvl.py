@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 
 class InternVL(Recipe):
@@ -71,14 +71,10 @@ class InternVL(Recipe):
                 Case("an item above all budgets among others", modality, (2, 11, 1)),
                 Case("several above all budgets", modality, (12, 1, 9)),
             ]
-        counts = [
-            Case(f"{count} items", modality, (1,) * count, group="1 to 8 items")
-            for count in range(1, 9)
-            for modality in ("image", "video")
-        ]
+        several = one_to_eight("items", image=(1,), video=(1,))
         return (
             Session("budgets 8, 16, 32; 4 items; 7 frames", (8, 16, 32), 4, 7, tuple(mixes)),
-            Session("budget 32; 8 items; default frames", (32,), 8, None, tuple(counts)),
+            Session("budget 32; 8 items; default frames", (32,), 8, None, several),
             Session(
                 "budgets 6, 18; 3 items; no video", (6, 18), 3, 0, tuple(c for c in mixes if c.modality == "image")
             ),

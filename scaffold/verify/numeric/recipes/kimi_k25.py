@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Session, one_to_eight
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -51,8 +51,8 @@ class KimiK25(PackedGrid):
         )
 
     def sessions(self) -> tuple[Session, ...]:
-        def case(name: str, *items: Item, group: str = "") -> Case:
-            return Case(name, self.modalities[0], items, group=group)
+        def case(name: str, *items: Item) -> Case:
+            return Case(name, self.modalities[0], items)
 
         cases = (
             case("a budget exactly full", (1, 16, 16)),
@@ -66,13 +66,12 @@ class KimiK25(PackedGrid):
             case("a chunk above all budgets among others", (1, 4, 4), (4, 12, 12), (1, 6, 4)),
             case("long and narrow", (1, 2, 60), (1, 60, 2)),
         )
-        counts = tuple(
-            case(f"{count} items", *((1 + i % 2, 4, 2 + 2 * (i % 3)) for i in range(count)), group="1 to 8 items")
-            for count in range(1, 9)
+        several = one_to_eight(
+            "items", **{self.modalities[0]: tuple((1 + i % 2, 4, 2 + 2 * (i % 3)) for i in range(6))}
         )
         return (
             Session("budgets 16, 32, 64; 3 items", (16, 32, 64), 3, 0, cases),
-            Session("budget 64; 8 items", (64,), 8, 0, counts),
+            Session("budget 64; 8 items", (64,), 8, 0, several),
             Session("budgets 20, 64; 4 items", (20, 64), 4, 0, cases),
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 PATCH = 4
 CHANNELS = 3
@@ -93,14 +93,10 @@ class Lfm2VL(Recipe):
             Case("more tiles than its patches have offsets for", "image", (((2, 2),) * 8,), may_go_eager=True),
             Case("such an image among others", "image", (split, ((2, 4),) * 4, ((4, 4),)), may_go_eager=True),
         ]
-        counts = tuple(
-            Case(f"{count} images", "image", tuple(split if i % 3 == 1 else ((4, 4),) for i in range(count)),
-                 group="1 to 8 images")
-            for count in range(1, 9)
-        )  # fmt: skip
+        several = one_to_eight("images", image=(((4, 4),), split, ((4, 4),)))
         return (
             Session("budgets 16, 64, 128; 3 images", (16, 64, 128), 3, 0, tuple(cases)),
-            Session("budget 128; 8 images", (128,), 8, 0, counts),
+            Session("budget 128; 8 images", (128,), 8, 0, several),
             # A budget with room for all the tiles of an image, and one image a batch: the offsets are full.
             Session("budget 128; 1 image", (128,), 1, 0, tuple(cases)),
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight, stacked
 
 
 class LlavaNext(Recipe):
@@ -80,11 +80,11 @@ class LlavaNext(Recipe):
             Case("an item above all budgets", "image", (square,)),
             Case("an item above all budgets among others", "image", (low, square, low)),
         )
-        counts = tuple(Case(f"{count} items", "image", (low,) * count, group="1 to 8 items") for count in range(1, 9))
+        several = one_to_eight("items", image=(low,))
         return (
             Session("budgets 12, 20, 32; 4 items", (12, 20, 32), 4, 0, mixes),
             Session("budgets 12, 16; 2 items", (12, 16), 2, 0, (*above, *mixes[1:4])),
-            Session("budget 96; 8 items", (96,), 8, 0, counts),
+            Session("budget 96; 8 items", (96,), 8, 0, several),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 
 class Llama4(Recipe):
@@ -67,10 +67,10 @@ class Llama4(Recipe):
             Case("images around one above all budgets", "image", (2, 11, 1)),
             Case("several above all budgets", "image", (12, 1, 9)),
         )
-        counts = tuple(Case(f"{count} images", "image", (1,) * count, group="1 to 8 images") for count in range(1, 9))
+        several = one_to_eight("images", image=(1,))
         return (
             Session("budgets 8, 16, 32; 4 images", (8, 16, 32), 4, 0, cases),
-            Session("budget 32; 8 images", (32,), 8, 0, counts),
+            Session("budget 32; 8 images", (32,), 8, 0, several),
             Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
 
 _PATCH, _SIDE = 14, 3
 #: Patches of a crop, an odd square that the model pads, and places that they are pooled to.
@@ -78,8 +78,8 @@ class Molmo(Recipe):
         return _PATCHES * int(item)
 
     def sessions(self) -> tuple[Session, ...]:
-        def images(name: str, *items: int, group: str = "") -> Case:
-            return Case(name, "image", items, group=group)
+        def images(name: str, *items: int) -> Case:
+            return Case(name, "image", items)
 
         k = _PATCHES
         mixes = (
@@ -90,12 +90,12 @@ class Molmo(Recipe):
             images("more images than one batch", 3, 5, 1, 4, 2, 3),
         )
         above = (images("an image above all budgets", 9), images("above all budgets among others", 2, 9, 1))
-        counts = tuple(images(f"{count} images", *((1, 2) * 4)[:count], group="1 to 8 images") for count in range(1, 9))
+        several = one_to_eight("images", image=(1, 2))
         return (
             Session(f"budgets {2 * k}, {5 * k}, {8 * k}; 4 images", (2 * k, 5 * k, 8 * k), 4, 0, mixes),
             # The features of crops do not fill the first of these, nor a whole number of crops the second.
             Session(f"budgets {k + 4}, {6 * k + 1}; 2 images", (k + 4, 6 * k + 1), 2, 0, (*above, *mixes[1:])),
-            Session(f"budget {16 * k}; 8 images", (16 * k,), 8, 0, counts),
+            Session(f"budget {16 * k}; 8 images", (16 * k,), 8, 0, several),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 
 class OneImage(Recipe):
@@ -46,8 +46,8 @@ class OneImage(Recipe):
         return self.FEATURES
 
     def sessions(self) -> tuple[Session, ...]:
-        def images(name: str, count: int, group: str = "") -> Case:
-            return Case(name, "image", (self.SIDE,) * count, group=group)
+        def images(name: str, count: int) -> Case:
+            return Case(name, "image", (self.SIDE,) * count)
 
         k = self.FEATURES
         mixes = (
@@ -56,10 +56,10 @@ class OneImage(Recipe):
             images("two images", 2),
             images("more images than one batch", 7),
         )
-        counts = tuple(images(f"{count} images", count, "1 to 8 images") for count in range(1, 9))
+        several = one_to_eight("images", image=(self.SIDE,))
         return (
             Session(f"budgets {k}, {2 * k}, {3 * k}; 3 images", (k, 2 * k, 3 * k), 3, 0, mixes),
             # The features of an image do not fill the first of these, nor a whole number of them the second.
             Session(f"budgets {k + 1}, {2 * k + 3}; 2 images", (k + 1, 2 * k + 3), 2, 0, mixes),
-            Session(f"budget {8 * k}; 8 images", (8 * k,), 8, 0, counts),
+            Session(f"budget {8 * k}; 8 images", (8 * k,), 8, 0, several),
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 PATCH = 4
 CHANNELS = 3
@@ -73,19 +73,12 @@ class PackedGrid(Recipe):
         ]
         # A small image right after a video with many frames finds the video's offsets in the buffers, and back.
         mixed = tuple(case for pair in zip(image, video, strict=False) for case in pair) + tuple(image[len(video) :])
-        counts = tuple(
-            Case(
-                f"{count} items",
-                modality,
-                tuple((frames, 4, 2 + 2 * (i % 3)) for i in range(count)),
-                group="1 to 8 items",
-            )
-            for count in range(1, 9)
-            for modality, frames in (("image", 1), ("video", 2))
+        several = one_to_eight(
+            "items", image=((1, 4, 2), (1, 4, 4), (1, 4, 6)), video=((2, 4, 2), (2, 4, 4), (2, 4, 6))
         )
         return (
             Session("budgets 16, 32, 64; 3 items; 10 frames", (16, 32, 64), 3, 10, mixed),
-            Session("budget 64; 8 items; default frames", (64,), 8, None, counts),
+            Session("budget 64; 8 items; default frames", (64,), 8, None, several),
             Session("budgets 20, 64; 4 items; no video", (20, 64), 4, 0, tuple(image)),
             Session("budget 64; 2 items; 9 frames", (64,), 2, 9, tuple(image + video)),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 PATCH = 4
 CHANNELS = 3
@@ -76,13 +76,10 @@ class Phi4Siglip(Recipe):
             Case("one above all budgets among others", "image", ((4, 4), (12, 12), (3, 3))),
             Case("long and narrow", "image", ((2, 60), (60, 2))),
         ]
-        counts = tuple(
-            Case(f"{count} images", "image", tuple((3 + i % 2, 4) for i in range(count)), group="1 to 8 images")
-            for count in range(1, 9)
-        )
+        several = one_to_eight("images", image=((3, 4), (4, 4)))
         return (
             Session("budgets 16, 64, 128; 3 images", (16, 64, 128), 3, 0, tuple(cases)),
-            Session("budget 128; 8 images", (128,), 8, 0, counts),
+            Session("budget 128; 8 images", (128,), 8, 0, several),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
 
 
 class Step3VL(Recipe):
@@ -84,13 +84,10 @@ class Step3VL(Recipe):
             Case("no local tiles", "image", (0,), may_go_eager=True),
             Case("eager on one path, then on both", "image", (0, 2, 3), may_go_eager=True),
         )
-        counts = tuple(
-            Case(f"{count} images", "image", (0, 1, 0, 1, 1, 0, 1, 0)[:count], group="1 to 8 images")
-            for count in range(1, 9)
-        )
+        several = one_to_eight("images", image=(0, 1, 0, 1, 1, 0, 1, 0))
         return (
             Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
-            Session("budget 104; 8 images", (104,), 8, 0, counts),
+            Session("budget 104; 8 images", (104,), 8, 0, several),
             Session("budget 8; 1 image", (8,), 1, 0, small),
         )
 
