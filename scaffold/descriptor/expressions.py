@@ -4,7 +4,7 @@ Text is parsed by hand and never evaluated as Python: a descriptor is input from
 exact, and messages must not depend on the version of the interpreter. Two grammars share one scanner:
 
 * `parse_expression`: `t * (h // m) * (w // m)`, `not self.is_multimodal_pruning_enabled`, `min(B, ceil_div(b, k))`,
-  `self.config.image_size[0]`
+  `self.config.image_size[0]`, `self.config.vision_config.model_type != "pixtral"`
 * `parse_call`: `self.visual(pixels, None, encoder_metadata=metadata)`, calls nested as arguments
 
 Trees are frozen. Offsets count characters of the parsed text, from 0, end exclusive.
@@ -62,6 +62,15 @@ class Int:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A word in quotes, to which `==` or `!=` compares a value of the model: a kind of its configuration."""
+
+    value: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Name:
     """A bare name: a size column, a `let` name, or one of the predefined `b`, `B`, `F`."""
 
@@ -110,7 +119,7 @@ class Function:
     end: int = field(default=0, compare=False)
 
 
-Node = Int | Name | Attribute | Unary | Binary | Function
+Node = Int | Text | Name | Attribute | Unary | Binary | Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +398,10 @@ class _Parser:
                 return left
             self.take()
             # `**` groups to the right; its right side may be a negation, as in Python.
-            right = self.expression(_UNARY if precedence == _POWER else precedence + 1, depth + 1)
+            is_text = token.text in ("==", "!=") and self.peek.kind == "string"
+            right = self.word() if is_text else self.expression(
+                _UNARY if precedence == _POWER else precedence + 1, depth + 1
+            )
             left = Binary(token.text, left, right, left.start, right.end)
             following = self.peek
             if precedence == _COMPARE and _PRECEDENCE.get(following.text) == _COMPARE:
@@ -453,7 +465,12 @@ class _Parser:
             self.expect(")", "to close `(`")
             return inner
         if token.kind == "string":
-            raise ExpressionError("strings are not values of an expression", token.start, token.end)
+            raise ExpressionError(
+                "strings are not values of an expression",
+                token.start,
+                token.end,
+                "compare a value of the model with one: self.config.model_type == ...",
+            )
         raise self.unexpected(token, "expected a value")
 
     def subscript(self) -> str:
@@ -465,6 +482,12 @@ class _Parser:
             raise self.unexpected(token, "expected a number or a name in quotes in `[`")
         self.take()
         return f'"{token.text[1:-1]}"'
+
+    def word(self) -> Text:
+        token = self.take()
+        if not re.fullmatch(r"[\w.-]+", token.text[1:-1], re.ASCII):
+            raise ExpressionError("the text is not one word", token.start, token.end, "name a kind of model")
+        return Text(token.text[1:-1], token.start, token.end)
 
     def integer(self) -> Int:
         token = self.take()
@@ -613,6 +636,8 @@ def _render(node: Node, bindings: Mapping[str, str], *, language: bool = False) 
 
     if isinstance(node, Int):
         return str(node.value), _ATOM
+    if isinstance(node, Text):
+        return f'"{node.value}"', _ATOM
     if isinstance(node, Name):
         return _bind(node.name, bindings)
     if isinstance(node, Attribute):
@@ -723,7 +748,7 @@ def _substitute(node: Node, replacements: Mapping[str, Node]) -> Node:
 
 
 def _evaluate(node: Node, values: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
-    if isinstance(node, Int):
+    if isinstance(node, Int | Text):
         return node.value
     if isinstance(node, Name):
         if node.name not in values:

@@ -151,6 +151,8 @@ class ReplaceMethod:
 class ReplaceFunction:
     """The function `name` of the module, outside of all classes, is what `source` says, its decorators with it.
 
+    Its overloads are none of it.
+
     The comments above stay.
     """
 

@@ -59,12 +59,18 @@ def replace_function(document: PythonDocument, edit: ReplaceFunction) -> bool:
     if [defined_name(node) for node in snippet.nodes] != [edit.name]:
         raise bad_snippet(document.path, f"it does not define `{edit.name}` alone")
     functions = [(index, node) for index, node, _ in document.statements() if isinstance(node, FunctionNode)]
-    found = [(index, node) for index, node in functions if node.name == edit.name]
+    named = [(index, node) for index, node in functions if node.name == edit.name]
+    found = [one for one in named if not _overloads(one[1])]
     index, old = document.only("function", edit.name, found, (node.name for _, node in functions))
     if same_meaning(old, snippet.nodes[0]):
         return False
     document.recode(index, indent_snippet(snippet, document, ""))
     return True
+
+
+def _overloads(node: FunctionNode) -> bool:
+    """Whether a function is a further type of one that follows."""
+    return any(ast.unparse(one).rpartition(".")[2] == "overload" for one in node.decorator_list)
 
 
 def _find_definition(document: PythonDocument, name: str) -> int:

@@ -1,7 +1,7 @@
 """Subclasses of the ported class answer to the protocol, too: which ones, which have another tower, which opt out.
 
-The release's check is `isinstance` of the protocol class, which no subclass can take back. So one that opts out says no
-when the manager asks for its configuration, before anything is captured.
+A subclass cannot take a base back. So one that opts out has a property that is false, which the release's first question
+then reads (`scaffold.plan.question`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
+from scaffold.edit.operations import DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.protocol import find_model, find_subclasses
-from scaffold.render import Signatures, render_template
+from scaffold.render import render_template
 from scaffold.syntax import find_class, made_by
 from scaffold.tower.source import Program
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from scaffold.plan.methods import Methods
     from scaffold.plan.towers import TowerPlan
     from scaffold.protocol import ProtocolProfile, SourceTree, Subclass
-
-_CONFIG = "get_encoder_cudagraph_config"
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,11 @@ def plan_heirs(
 ) -> Heirs:
     """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
     heirs = find_subclasses(tree, port.module, port.class_name)
-    signatures = Signatures(profile)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     for heir in heirs:
         if heir.class_name in port.model.optout:
-            source = render_template("common/optout.py.jinja", signature=signatures)
-            remove = (str(signatures.name(_CONFIG)),) if replace else ()
-            edits[heir.path] += [AddImport("typing", "NoReturn"), PutMethods(heir.class_name, source, remove=remove)]
+            source = render_template("common/optout.py.jinja", checks_types=plan.facts.checks_types)
+            edits[heir.path].append(PutMethods(heir.class_name, source))
     notes = list(_notes(port, tree, plan.class_name, heirs))
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"

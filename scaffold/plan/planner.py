@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.edit.operations import PutMethods
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
@@ -19,6 +20,7 @@ from scaffold.plan.methods import left_out, refusal, render_methods, without_pat
 from scaffold.plan.model_file import plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
+from scaffold.plan.question import QUESTION, plan_question
 from scaffold.plan.towers import plan_tower
 from scaffold.protocol import (
     absent_reason,
@@ -56,6 +58,10 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         for path, edits in heirs.edits.items()
         if path != model.path
     ]
+    if any(isinstance(edit, PutMethods) and f"def {QUESTION}" in edit.source for file in files for edit in file.edits):
+        asked = plan_question(tree)
+        files += [asked] if isinstance(asked, FilePlan) else []
+        notes += [asked] if isinstance(asked, Diagnostic) else []
     files += [
         FilePlan(path, edits, f"{'split the tower' if tower.split else 'cut out the encoder'} of {port.class_name}")
         for path, edits in tower.edits.items()

@@ -79,6 +79,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(facts, checks_types=_checks_types(tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
+        facts = replace(facts, in_tree=not port.packs_rows)
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction
 
         way = plan_way(port, tree, model)

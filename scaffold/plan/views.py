@@ -63,8 +63,8 @@ class TreeFacts:
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     `optional`: the attribute with the encoder, where its annotation says that a model may be without. `extraction`:
-    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `normalised`:
-    the expression for the pixels that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
+    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: a
+    port of units says through the question that vLLM asks first that its gate is closed. `normalised`: the expression for the pixels that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
     """
 
     has_input_dtype: bool | None = None
@@ -77,6 +77,7 @@ class TreeFacts:
     input_classes: tuple[tuple[str, str], ...] = ()
     optional: str | None = None
     extraction: Extraction | None = None
+    in_tree: bool = False
     normalised: str = "{pixels}"
 
 
@@ -116,6 +117,7 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
+    in_tree: bool
 
     @property
     def modality_names(self) -> list[str]:
@@ -123,9 +125,9 @@ class View:
 
     @property
     def served(self) -> Code:
-        """The modalities that have graphs: all, or none where the gate is closed."""
+        """The modalities that have graphs: all, or none where the gate is closed and vLLM did not ask about it before."""
         names = pyrepr(self.modality_names)
-        if self.gate is None:
+        if self.gate is None or self.in_tree:
             return names
         closed = _closed(self.gate)
         return Code(f"[] if {closed} else {names}" if closed else f"{names} if {self.gate} else []")
@@ -707,6 +709,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "gate_why": port.gates.why if port.gates and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
+        "in_tree": facts.in_tree,
     }
 
 

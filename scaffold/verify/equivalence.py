@@ -285,6 +285,10 @@ def _name_of(node: ast.stmt) -> str | None:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
+def _is_overload(node: ast.stmt) -> bool:
+    return isinstance(node, _FUNCTIONS) and "overload" in map(ast.unparse, node.decorator_list)
+
+
 def _body_of(tree: ast.Module, owner: str) -> list[ast.stmt] | None:
     """The statements of the module, of a class of it, or of a class's method, None without one such class."""
     if not owner:
@@ -628,7 +632,10 @@ class _Proof:
     def _function(self, edit: ReplaceFunction) -> None:
         """A function of the module that is what was planned, in its place: there the original goes back."""
         planned = ast.parse(edit.source).body[0]
-        old, new = ([node for node in file.tree.body if _name_of(node) == edit.name] for file in (self.old, self.new))
+        old, new = (
+            [node for node in file.tree.body if _name_of(node) == edit.name and not _is_overload(node)]
+            for file in (self.old, self.new)
+        )
         if len(old) != 1 or len(new) != 1 or not _planned_equal(planned, new[0]):
             self.refuse("VCG602", f"the planned `{edit.name}` is not there once, as planned")
             return
