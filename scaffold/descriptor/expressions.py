@@ -399,8 +399,10 @@ class _Parser:
             self.take()
             # `**` groups to the right; its right side may be a negation, as in Python.
             is_text = token.text in ("==", "!=") and self.peek.kind == "string"
-            right = self.word() if is_text else self.expression(
-                _UNARY if precedence == _POWER else precedence + 1, depth + 1
+            right = (
+                self.word()
+                if is_text
+                else self.expression(_UNARY if precedence == _POWER else precedence + 1, depth + 1)
             )
             left = Binary(token.text, left, right, left.start, right.end)
             following = self.peek

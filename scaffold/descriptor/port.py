@@ -333,6 +333,10 @@ class Port(Record):
         return self.gates.modalities if self.gates else None
 
     @property
+    def encoder_gate(self) -> Expression | None:
+        return self.gates.encoder if self.gates else None
+
+    @property
     def switches(self) -> tuple[str, ...]:
         """Attributes of the model's own data parallelism that are off inside of recorded calls."""
         return ()

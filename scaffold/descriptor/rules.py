@@ -1037,6 +1037,15 @@ def model_is_consistent(context: Context) -> Problems:
             )
 
 
+def gates_have_a_condition(context: Context) -> Problems:
+    """A section `gates` says what is on under which condition: VCG202."""
+    gates = context.port.gates
+    if gates is not None and not any(context.written(f"gates.{key}") for key in ("modalities", "encoder")):
+        yield context.at_key(
+            "VCG202", "`gates` has no condition", "gates", "add `modalities` or `encoder`, or delete it"
+        )
+
+
 def tests_are_consistent(context: Context) -> Problems:
     """Test entries have their prompts, templates and settings, and no others: VCG360 to VCG363."""
     integration = context.port.integration
@@ -1146,6 +1155,7 @@ RULES: tuple[Callable[[Context], Problems], ...] = (
     inputs_are_distinct,
     rules_of_the_layout,
     model_is_consistent,
+    gates_have_a_condition,
     tests_are_consistent,
 )
 

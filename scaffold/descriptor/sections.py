@@ -71,7 +71,7 @@ class Model(Record):
         examples=["Lfm2VlForConditionalGeneration"],
     )
     optout: tuple[str, ...] = declare(
-        Listing(Name("a class name")), "subclasses with another tower: they say no when asked for graphs", default=()
+        Listing(Name("a class name")), "subclasses with another tower: they run eagerly", default=()
     )
 
 
@@ -595,7 +595,17 @@ class Assembly(Record):
 class Gates(Reasoned):
     """Conditions under which the feature is on."""
 
-    modalities: Expression = declare(Formula("let", wants="bool"), "condition for graphs of any modality")
+    modalities: Expression | None = declare(
+        Formula("let", wants="bool"),
+        "condition for graphs of any modality; a port that is off captures them",
+        default=None,
+    )
+    encoder: Expression | None = declare(
+        Formula("let", wants="bool"),
+        "whether a graph can hold the encoder of this model: if not, nothing is captured",
+        default=None,
+        examples=['self.config.vision_config.model_type != "pixtral"'],
+    )
 
 
 class DataParallel(Record):

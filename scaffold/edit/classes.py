@@ -19,6 +19,10 @@ from scaffold.syntax import FunctionNode, last_name
 _LAST_BASES = frozenset({"object", "Protocol", "Generic"})
 
 
+#: Letters of a word that is a name: two headings with one are about the same.
+_LONG = 12
+
+
 def add_base(document: PythonDocument, edit: AddBase) -> bool:
     """Apply `AddBase`; the answer says whether anything changed. Errors: VCG430, VCG431."""
     index, node = document.find_class(edit.class_name)
@@ -225,10 +229,15 @@ def _split_leading(statement: Any) -> tuple[Lines, Lines]:
 
 
 def _still_heads(old: list[Any], gone: set[int], position: int, own_comments: set[str]) -> bool:
-    """Whether a removed method's section comment still heads something, and the block does not bring it itself."""
+    """Whether a removed method's section comment still heads something, and the block does not bring it itself.
+
+    A block with a heading of its own brings that of what it replaces, whatever else that one says: both name it.
+    """
     sections, _ = _split_leading(old[position])
     comments = [line.comment.value for line in sections if line.comment]
-    if not comments or any(comment in own_comments for comment in comments):
+    own = " ".join(own_comments)
+    names = [word for comment in comments for word in comment.split() if len(word) >= _LONG]
+    if not comments or any(comment in own_comments for comment in comments) or any(name in own for name in names):
         return False
     following = position + 1
     while following in gone and not any(line.comment for line in _split_leading(old[following])[0]):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 #: Decorators that only change how a method is called. Another one may register what it decorates.
 _PLAIN_DECORATORS = frozenset({"property", "cached_property", "staticmethod", "classmethod", "cache", "lru_cache"})
+#: Calls that only make a value of their arguments.
+_SEQUENCES = frozenset({"dict", "frozenset", "list", "set", "tuple"})
 #: Letters of an explanation that a note shows.
 _SHOWN = 160
 #: `tokenize` takes 30 times as long as this expression, and took a tenth of the time of a plan.
@@ -214,7 +216,12 @@ def _plain_value(node: ast.stmt) -> list[str]:
 
 
 def _is_plain(node: ast.stmt) -> bool:
-    return not any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(node))
+    """Whether a value does nothing but be there: it calls nothing but what makes a sequence or a set."""
+    return not any(
+        isinstance(part, ast.Await | ast.NamedExpr)
+        or (isinstance(part, ast.Call) and ast.unparse(part.func) not in _SEQUENCES)
+        for part in ast.walk(node)
+    )
 
 
 def _uses(module: ast.Module) -> _Uses:

@@ -76,10 +76,9 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
-    facts = replace(facts, checks_types=_checks_types(tree))
+    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True)
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        facts = replace(facts, in_tree=not port.packs_rows)
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction
 
         way = plan_way(port, tree, model)

@@ -63,8 +63,9 @@ class TreeFacts:
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     `optional`: the attribute with the encoder, where its annotation says that a model may be without. `extraction`:
-    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: a
-    port of units says through the question that vLLM asks first that its gate is closed. `normalised`: the expression for the pixels that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
+    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it
+    is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
+    that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
     """
 
     has_input_dtype: bool | None = None
@@ -109,6 +110,7 @@ class View:
     has_video: bool
     constants: tuple[Constant, ...]
     gate: Code | None
+    encoder_gate: Code | None
     gate_why: str | None
     hidden_size: Code
     buffer_keys: list[str]
@@ -117,7 +119,6 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
-    in_tree: bool
 
     @property
     def modality_names(self) -> list[str]:
@@ -125,9 +126,9 @@ class View:
 
     @property
     def served(self) -> Code:
-        """The modalities that have graphs: all, or none where the gate is closed and vLLM did not ask about it before."""
+        """The modalities that have graphs: all, or none where the gate is closed."""
         names = pyrepr(self.modality_names)
-        if self.gate is None or self.in_tree:
+        if self.gate is None:
             return names
         closed = _closed(self.gate)
         return Code(f"[] if {closed} else {names}" if closed else f"{names} if {self.gate} else []")
@@ -698,6 +699,8 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     """The fields of `View` that mean the same in every layout."""
     names = Names.of(port)
     given = port.processor
+    gate = names.code(port.gate) if port.gate and facts.has_gate else None
+    encoder = names.code(port.encoder_gate) if port.encoder_gate else None
     return {
         "dialect": profile.dialect,
         "signature": Signatures(profile),
@@ -705,12 +708,17 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "constants": tuple(_constant(name, given.class_, entry) for name, entry in given.values.items())
         if given
         else (),
-        "gate": names.code(port.gate) if port.gate and facts.has_gate else None,
+        # vLLM asks the model about its encoder before anything else; in an adapter's release it asks the class alone.
+        "gate": _all_of(gate, None if facts.in_tree else encoder),
+        "encoder_gate": encoder if facts.in_tree else None,
         "gate_why": port.gates.why if port.gates and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
-        "in_tree": facts.in_tree,
     }
+
+
+def _all_of(*gates: Code | None) -> Code | None:
+    return Code(" and ".join(filter(None, gates))) or None
 
 
 def _constant(name: str, class_name: str, given: str | Count) -> Constant:

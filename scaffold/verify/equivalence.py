@@ -286,7 +286,8 @@ def _name_of(node: ast.stmt) -> str | None:
 
 
 def _is_overload(node: ast.stmt) -> bool:
-    return isinstance(node, _FUNCTIONS) and "overload" in map(ast.unparse, node.decorator_list)
+    decorators = map(ast.unparse, node.decorator_list) if isinstance(node, _FUNCTIONS) else ()
+    return any(name in ("overload", "typing.overload") for name in decorators)
 
 
 def _body_of(tree: ast.Module, owner: str) -> list[ast.stmt] | None:

@@ -51,6 +51,7 @@ from scaffold.descriptor.expressions import (
         ("self.config.vision.size", "self.config.vision.size"),
         ("self.config.vision.size [ 1 ] [0]*2", "self.config.vision.size[1][0] * 2"),
         ("self.config.vision['size'][0]", 'self.config.vision["size"][0]'),
+        ("self.kind=='a-b' or not self.other!=\"c\"", 'self.kind == "a-b" or not self.other != "c"'),
     ],
 )
 def test_printing_has_minimal_parentheses(text: str, printed: str) -> None:
@@ -92,6 +93,7 @@ def test_bound_source_is_parenthesised_where_needed(text: str, bindings: dict[st
         ("not a and b > 3", {"a": 0, "b": 4}, True),
         ("a or b", {"a": 0, "b": 5}, 5),
         ("self.x.y + 1", {"self.x.y": 4}, 5),
+        ("self.x.kind != 'pixtral'", {"self.x.kind": "clip"}, True),
     ],
 )
 def test_evaluation(text: str, values: dict[str, int], value: object) -> None:
@@ -163,6 +165,8 @@ def test_what_an_expression_uses() -> None:
         ("1_000", 0, 5, "`1_000` is not a decimal integer"),
         ("99999999999999999999", 0, 20, "the integer is too large"),
         ("'a'", 0, 3, "strings are not values of an expression"),
+        ("a == 'b c'", 5, 10, "the text is not one word"),
+        ("a < 'b'", 4, 7, "strings are not values of an expression"),
         ("lambda", 0, 6, "`lambda` is not a value of the language"),
         ("a if b else c", 2, 4, "expected an operator or the end, found `if`"),
         ("a = b", 2, 3, "expected an operator or the end, found `=`"),

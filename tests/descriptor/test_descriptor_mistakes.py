@@ -612,6 +612,10 @@ MISTAKES = [
 2:56 error[VCG371] at 'TwofoldModel': `TwofoldModel` is the ported class itself
     help: delete it
 """)),
+    Mistake("gates without a condition", "packed", [("{modalities: not self.pruning}", "{why: Because.}")], snapshot("""\
+21:1 error[VCG202] at 'gates': `gates` has no condition
+    help: add `modalities` or `encoder`, or delete it
+""")),
     Mistake("several at once", "tiles", [("item: {rows: n, tokens: n * k}", "item: {rows: nn, token: n * k}"), ("layout: tiles", "layout: til"), ("capture: {rows: b // k}", "capture: {rows: b / k}"), ("core_model: true", "core_model: yes")], snapshot("""\
 3:9 error[VCG204] at 'til': `til` is not a layout
     help: did you mean `tiles`?

@@ -598,6 +598,14 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         HEAD + "\n    def a(self): ...\n\n    x = 2\n\n    # -- section --\n\n    def b(self): ...\n",
         HEAD + "\n    def f(self): ...\n\n    x = 2\n",
     ),
+    Case(
+        "a section comment about the same goes, whatever else it says",
+        PutMethods("A", "# -- SupportsGraphs methods --\n\ndef f(self): ...", remove=("a",)),
+        HEAD
+        + "\n    # ---- #\n    # SupportsGraphs protocol #\n    # Of images. #\n    # ---- #\n\n    def a(self): ...\n\n"
+        + "    def c(self): ...\n",
+        HEAD + "\n    # -- SupportsGraphs methods --\n\n    def f(self): ...\n\n    def c(self): ...\n",
+    ),
     Case("there already", PutMethods("A", BLOCK), HEAD + "\n" + INDENTED, None),
     Case(
         "there already, named in remove",
@@ -688,6 +696,12 @@ def test_replace_method(case: Case) -> None:
         ReplaceFunction("f", "@cached\ndef f(x, y=None):\n    # new\n    return x\n"),
         "x = 1\n\n\n# about f\n@cached\ndef f(x):\n    # old\n    return x\n\n\nclass A:\n    def f(self): ...\n",
         "x = 1\n\n\n# about f\n@cached\ndef f(x, y=None):\n    # new\n    return x\n\n\nclass A:\n    def f(self): ...\n",
+    ),
+    Case(
+        "its overloads stay",
+        ReplaceFunction("f", "def f(x):\n    return 2\n"),
+        "@overload\ndef f(x: int): ...\n\n\n@typing.overload\ndef f(x: str): ...\n\n\ndef f(x):\n    return 1\n",
+        "@overload\ndef f(x: int): ...\n\n\n@typing.overload\ndef f(x: str): ...\n\n\ndef f(x):\n    return 2\n",
     ),
     Case("there already", ReplaceFunction("f", "def f(x):\n    return x\n"), "def f(x): return x\n", None),
 )

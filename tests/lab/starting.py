@@ -24,6 +24,7 @@ def main(root: str, model: str, kind: str) -> dict[str, Any]:
     said: list[str] = []
     interfaces.logger.warning_once = lambda text, *values: said.append(text % values)
     from scaffold.verify.numeric.graphs import Lab
+    from scaffold.verify.numeric.recipes.base import process_weights
     from scaffold.verify.numeric.recipes.found import requested_recipe
 
     request = {"recipe": model, "automatic": None, "class_name": ""}
@@ -45,6 +46,7 @@ def main(root: str, model: str, kind: str) -> dict[str, Any]:
     host, config = child._build(request, child.Stages("both", silent))
     answer = {"has_graphs": interfaces.supports_encoder_cudagraph(host), "said": said, "captured": 0}
     if answer["has_graphs"]:
+        process_weights(host)
         sessions = session.sessions_of(recipe, False)
         bench = session.Bench(Lab([root]), host, config, recipe, recipe.modalities, {}, {})
         bench.lab.place_model(host)

@@ -23,9 +23,10 @@ PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCud
 def check(release_tree: Any, name: str, before: str = "", after: str = "") -> NumericReport:
     """The report of a model's port, perhaps with a fragment of it replaced."""
     [request] = numeric_requests(load_port(name), release_tree(RELEASE))
-    [(path, text)] = request.overlay.items()
+    path = f"vllm/model_executor/models/{name}.py"
+    text = request.overlay[path]
     assert not before or text.count(before.encode()) == 1
-    overlay = {path: text.replace(before.encode(), after.encode(), 1)}
+    overlay = {**request.overlay, path: text.replace(before.encode(), after.encode(), 1)}
     [report] = check_numerics_all([replace(request, overlay=overlay)])
     return report
 

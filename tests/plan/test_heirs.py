@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import textwrap
-from typing import NoReturn
 
 import pytest
 from changed_ports import port_of
 
 from scaffold.descriptor import AnyPort, load_descriptor_text
-from scaffold.diagnostics import DiagnosticError, Severity
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft import draft_descriptor
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
+from scaffold.plan.question import plan_question
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.tower.source import Program
 from scaffold.workflow import load_port, prepare_port
@@ -22,6 +21,7 @@ pytestmark = pytest.mark.trees
 
 MODELS = "vllm/model_executor/models"
 OCR = f"{MODELS}/glm_ocr.py"
+INTERFACES = f"{MODELS}/interfaces.py"
 
 
 def plan(tree: SourceTree, model: str, *optout: str, replace: bool = False) -> Plan:
@@ -29,24 +29,43 @@ def plan(tree: SourceTree, model: str, *optout: str, replace: bool = False) -> P
     return plan_changes(port, tree, read_protocol(tree), replace=replace)
 
 
-def config_of(source: str, class_name: str) -> str:
-    """The method that the manager asks first."""
+def answer_of(source: str, class_name: str) -> str | None:
+    """What a class says of itself when vLLM asks whether it has graphs, if it says anything."""
     owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    (method,) = (node for node in owner.body if getattr(node, "name", "") == "get_encoder_cudagraph_config")
-    return textwrap.dedent(ast.unparse(method))
+    found = [node for node in owner.body if getattr(node, "name", "") == "supports_encoder_cudagraph"]
+    return ast.unparse(found[0].body[-1]) if found else None
 
 
 @pytest.mark.parametrize(("release", "replace"), [("0.23.0", False), ("0.33.0", True)])
-def test_a_subclass_that_opts_out_says_so_before_a_capture(release_tree, release, replace):
+def test_a_subclass_that_opts_out_says_so_when_vllm_asks_first(release_tree, release, replace):
     """GLM-OCR's tower deletes what the metadata method of its base reads (catalogue B1)."""
     port = prepare_port(load_port("glm4_1v"), release_tree(release), replace=replace)
-    (after,) = (change.after.decode() for change in port.changed if change.path == OCR and change.after)
-    names: dict[str, object] = {"NoReturn": NoReturn}
-    exec(config_of(after, "GlmOcrForConditionalGeneration"), names)
+    after = {change.path: change.after.decode() for change in port.changed if change.after}
 
-    with pytest.raises(NotImplementedError, match=r"^Ocr has another vision tower .* disable cudagraph_mm_encoder"):
-        names["get_encoder_cudagraph_config"](type("Ocr", (), {})())
+    assert answer_of(after[OCR], "GlmOcrForConditionalGeneration") == "return False"
+    assert answer_of(after[f"{MODELS}/glm4_1v.py"], "Glm4vForConditionalGeneration") is None
+    assert "if not model.supports_encoder_cudagraph:" in after[INTERFACES]
     assert "GlmOcr" not in "".join(note.message for note in port.notes)
+    overlaid = release_tree(release).with_files({path: text.encode() for path, text in after.items()})
+    assert plan_question(overlaid) is None
+
+
+def test_nothing_else_changes_the_first_question(release_tree):
+    planned = plan(release_tree("0.33.0"), "llava_next")
+
+    assert INTERFACES not in [file.path for file in planned.files]
+
+
+def test_a_question_of_another_form_is_warned_about(release_tree):
+    tree = release_tree("0.23.0")
+    text = tree.read(INTERFACES).replace("return isinstance(model, SupportsEncoderCudaGraph)", "return ask(model)")
+    own = tree.with_files({INTERFACES: text.encode()})
+
+    planned = plan(own, "glm4_1v")
+    assert INTERFACES not in [file.path for file in planned.files]
+    [note] = [note for note in planned.notes if "has another form" in note.message]
+    assert (note.code, note.severity) == ("VCG428", Severity.WARNING)
+    assert isinstance(plan_question(tree.with_files({INTERFACES: b"x = 1\n"})), Diagnostic)
 
 
 def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
@@ -58,8 +77,8 @@ def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
     )
     after = apply_edits(tree.read(model.path), model.edits, path=model.path).text
 
-    assert "raise NotImplementedError" in config_of(after, "Glm4vMoeForConditionalGeneration")
-    assert "EncoderCudaGraphConfig(" in config_of(after, "Glm4vForConditionalGeneration")
+    assert answer_of(after, "Glm4vMoeForConditionalGeneration") == "return False"
+    assert answer_of(after, "Glm4vForConditionalGeneration") is None
 
 
 def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
@@ -68,20 +87,6 @@ def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
     assert OCR not in [file.path for file in planned.files]
     (note,) = [note for note in planned.notes if "OfTomorrow" in note.message]
     assert (note.code, note.severity, note.span) == ("VCG428", Severity.INFO, planned.port.span("model.optout.0"))
-
-
-def test_a_hand_written_answer_of_a_subclass_goes_with_replace_only(release_tree):
-    tree = release_tree("0.33.0")
-    heir = "Glm5NextForConditionalGeneration"
-
-    planned = plan(tree, "glm4_1v", heir, replace=True)
-    (file,) = (file for file in planned.files if file.path.endswith("glm5next/common/model.py"))
-    after = apply_edits(tree.read(file.path), file.edits, path=file.path).text
-
-    assert "raise NotImplementedError" in config_of(after, heir)
-    with pytest.raises(DiagnosticError) as caught:
-        prepare_port(port_of("glm4_1v", {"model.optout": [heir]}), tree)
-    assert caught.value.diagnostics[0].code == "VCG520"
 
 
 def test_a_tower_of_its_own_is_warned_about(release_tree):
@@ -136,7 +141,8 @@ def test_a_class_gets_methods_of_its_own_with_replace(release_tree):
     changes = prepare_port(heir(tree), tree, replace=True).changed
     (change,) = [change for change in changes if change.path.startswith(MODELS)]
     assert change.path == f"{MODELS}/qwen3_vl_moe.py"
-    assert "EncoderCudaGraphConfig(" in config_of((change.after or b"").decode(), MOE)
+    [owner] = [node for node in ast.parse(change.after or b"").body if getattr(node, "name", "") == MOE]
+    assert "get_encoder_cudagraph_config" in [getattr(node, "name", "") for node in owner.body]
 
 
 def test_no_method_of_the_base_runs_beside_the_port(release_tree):

@@ -47,8 +47,8 @@ CODES: tuple[Code, ...] = (
         "A subclass of the ported class has the protocol as well. If it has another tower, the manager asks it for "
         "metadata that this tower does not compute, and capture fails at start-up. The same class under another name "
         "is no other tower. Look at each subclass, and list those that must stay out under `model.optout`. No class "
-        "can take the protocol back, so they raise an error with the reason when the manager asks for their "
-        "configuration.",
+        "can take the protocol back, so the port changes the function `supports_encoder_cudagraph`, which vLLM asks "
+        "first: it reads the property of that name, which is false for them. They run eagerly, with a warning.",
     ),
     Code(
         "VCG437",
