@@ -1,7 +1,7 @@
 """Subclasses of the ported class answer to the protocol, too: which ones, which have another tower, which opt out.
 
-A subclass cannot take a base back. So one that opts out has a property that is false, which the release's first question
-then reads (`scaffold.plan.question`).
+A subclass cannot take a base back. So one that opts out has a property that is false, which the release's first
+question then reads (`scaffold.plan.question`).
 """
 
 from __future__ import annotations

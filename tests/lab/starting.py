@@ -1,7 +1,7 @@
 """What an engine's start does with one model of a tree, in a process of its own: `python starting.py ROOT MODEL KIND`.
 
-`KIND` is a tower of LLaVA, or `module:Class`, whose object is made without `__init__`. The answer is one line of JSON: what
-vLLM's own question says, what it logs, and how many graphs its own manager captures then.
+`KIND` is a tower of LLaVA, or `module:Class`, whose object is made without `__init__`. The answer is one line of JSON:
+what vLLM's own question says, what it logs, and how many graphs its own manager captures then.
 """
 
 from __future__ import annotations
