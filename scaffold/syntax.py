@@ -361,3 +361,8 @@ class SourceLines:
 
     def optional(self, node: ast.expr | None) -> str | None:
         return None if node is None else self.source(node)
+
+
+def parents_of(function: ast.AST) -> dict[int, ast.AST]:
+    """The node above each node of a function, by its identity."""
+    return {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}

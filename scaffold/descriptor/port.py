@@ -546,9 +546,12 @@ class CropsPort(ReentryPort):
     @property
     def holds(self) -> tuple[str, ...]:
         units = "whole images or on crops" if self.has_paths else "whole images alone"
+        call, moved = self.forward.call.text, ""
+        if self.through is not None:
+            moved = f"`{CHAIN_METHOD}` is the statements from `{call}` through `{self.through}`, moved as they were. "
         return (
-            f"`{CHAIN_METHOD}` is the statements from `{self.forward.call.text}` through `{self.through}`, moved as "
-            f"they were. A graph holds it, on {units}; the model's own code assembles its features.",
+            f"{moved}A graph holds {'it' if moved else f'`{call}` alone'}, on {units}; the model's own code assembles "
+            "its features.",
             "An item of another shape is left to the model's own code.",
         )
 
@@ -561,7 +564,7 @@ class CropsPort(ReentryPort):
         return "forward.call"
 
     @property
-    def through(self) -> str:
+    def through(self) -> str | None:
         return self.forward.through
 
 

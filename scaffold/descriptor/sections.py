@@ -498,13 +498,14 @@ class Explicit(Record):
 
 
 class ChainForward(Record):
-    """The model's calls of its encoders, one after the other, on whole images and on crops."""
+    """The model's calls of its encoders, one after the other, on whole images and on crops; or one call on each."""
 
     call: Call = declare(CallText("cut"), "first call, with `pixels` alone", examples=["self.sam_model(pixels)"])
-    through: str = declare(
+    through: str | None = declare(
         AttributePath(called=True),
         "part of the model whose call is the last one; the statements from `call` to it become a method, which is "
-        "recorded",
+        "recorded; without it that is the call alone",
+        default=None,
         examples=["self.projector"],
     )
 

@@ -31,6 +31,7 @@ from scaffold.draft.values import BatchInputs, Op, SourceLine
 from scaffold.draft.watched import seen
 from scaffold.draft.watched_crops import draft_watched_crops
 from scaffold.draft.watched_cut import draft_watched_cut
+from scaffold.draft.watched_loop import draft_watched_loop
 from scaffold.draft.watched_packed import draft_watched_packed
 from scaffold.draft.watched_rows import draft_watched_rows
 from scaffold.protocol import read_protocol, tree_name
@@ -174,6 +175,7 @@ _WATCHED = (
     ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_watched_packed),
     ("cut", "units of one shape enter one call", draft_watched_cut),
     ("crops", "one call gets whole images and crops of them", draft_watched_crops),
+    ("cut", "units that the model pads to the longest go through its layers", draft_watched_loop),
     ("rows", "one call gets the patches of all images, and where those of each end", draft_watched_rows),
 )
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from scaffold.draft.convolutions import is_convolution, stride_of
 from scaffold.draft.objects import Objects
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, computed, constant, is_pixels, parents_of
+from scaffold.draft.steps import PartCall, computed, constant, is_pixels
 from scaffold.draft.values import FieldConfig, Input, Made, Op, Term, inputs_of, walk_value
-from scaffold.syntax import FunctionNode, assigned_to, positional_parameters
+from scaffold.syntax import FunctionNode, assigned_to, parents_of, positional_parameters
 
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 

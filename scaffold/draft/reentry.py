@@ -17,11 +17,11 @@ from scaffold.draft.inputs import SAME_SIZES, beyond, strip
 from scaffold.draft.locate import Located
 from scaffold.draft.modules import assigned
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, constant, parents_of
+from scaffold.draft.steps import PartCall, constant
 from scaffold.draft.subject import Subject
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
-from scaffold.syntax import assigned_to, last_name, self_attribute
+from scaffold.syntax import assigned_to, last_name, parents_of, self_attribute
 from scaffold.tower.source import Program
 
 #: The whole model as an entry.

@@ -26,7 +26,7 @@ from scaffold.draft.objects import Objects
 from scaffold.draft.packed import row_shape
 from scaffold.draft.reentry import as_reason, entries_of, entry_place, problems_of_way, put_fields, put_hidden_size
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, Walker, computed, is_pixels, parents_of
+from scaffold.draft.steps import PartCall, Walker, computed, is_pixels
 from scaffold.draft.subject import Subject
 from scaffold.draft.units import CHANNELS
 from scaffold.draft.values import (
@@ -47,6 +47,7 @@ from scaffold.draft.values import (
 from scaffold.draft.waits import waiting
 from scaffold.protocol import read_protocol
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import parents_of
 
 _MODALITIES = ("image", CHUNK)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)

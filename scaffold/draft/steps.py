@@ -29,7 +29,7 @@ from scaffold.draft.values import (
     walk_value,
 )
 from scaffold.draft.waits import run_by, waits
-from scaffold.syntax import annotations_of, assigned_to, bind_call, call_name, name_path, self_attribute
+from scaffold.syntax import annotations_of, assigned_to, bind_call, call_name, name_path, parents_of, self_attribute
 from scaffold.tower.names import loads
 from scaffold.tower.source import Owner, Program
 
@@ -316,11 +316,6 @@ def _layer(caller: Closure, index: ast.expr) -> str | None:
         if attribute and ast.unparse(index) in names:
             return f"{{table: {caller.receiver}.{attribute}, column: {names.index(ast.unparse(index))}}}"
     return None
-
-
-def parents_of(function: ast.AST) -> dict[int, ast.AST]:
-    """The node above each node of a function, by its identity."""
-    return {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
 
 
 def _taken(step: PartCall) -> Iterator[str]:

@@ -17,6 +17,7 @@ from scaffold.draft.reentry import handed_on, unconditional
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.values import SourceLine
+from scaffold.draft.watched_tokens import entries_of_tokens
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
@@ -26,7 +27,7 @@ _WIDTH = re.compile(r"\.(hidden_size|d_model)$")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
 MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
-_TEXT_WIDTH = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.(hidden_size|d_model)")
+TEXT_WIDTH = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.(hidden_size|d_model)")
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 #: Axes of one image, or of several.
 _IMAGES = 4
@@ -185,6 +186,8 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
                 sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
                 if sized[0][1]:
                     sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
+            elif grids and (tokens := entries_of_tokens(subject, batches, field)) is not None:
+                sheet.put(f"{at}.sizes", tokens.grid, why=f"its columns say the length of each item: {tokens.count}")
             elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
@@ -210,7 +213,7 @@ def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -
                 groups.append((rows, sum(products), len(products)))
             else:
                 groups.append((0, 0, 0))
-        if not all(product and items for _, product, items in groups) or not any(rows for rows, _, _ in groups):
+        if not all(items for _, _, items in groups) or not any(rows for rows, _, _ in groups):
             continue
         by = groups[0][1] // groups[0][0] if divided and groups[0][0] else 1
         none = {product for rows, product, _ in groups if not rows}
@@ -240,7 +243,7 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
     Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
     """
     width = batch.results[0].shape[-1]
-    own = [path for path, n in recording.numbers.items() if n == width and _TEXT_WIDTH.fullmatch(path)]
+    own = [path for path, n in recording.numbers.items() if n == width and TEXT_WIDTH.fullmatch(path)]
     if len(own) == 1:
         sheet.put("output.hidden_size", own[0], why=f"embeddings are as wide as the language model: {width}")
         return

@@ -1,10 +1,12 @@
 """Drafts the layout `crops` from a recording: one call that gets the units of two inputs, of two shapes.
 
 The processor declares whole images as one tensor an item, and crops as several. A graph holds the statements from that
-call to the last part that the model calls after it for both.
+call to the last part that the model calls after it for both, or that call alone.
 """
 
 from __future__ import annotations
+
+from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
@@ -14,9 +16,10 @@ from scaffold.draft.sheet import Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.watched import Drafted, line_of, omitted, put_fields, put_width
 from scaffold.draft.watched_cut import Site, entries_of, put_unit, sites_of
+from scaffold.syntax import strings
 from scaffold.watch import Recording
 
-_IMAGE = "image"
+_IMAGE, _EMBEDS = "image", "image_embeds"
 
 
 def draft_watched_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -35,24 +38,35 @@ def draft_watched_crops(subject: Subject, recording: Recording, sheet: Sheet) ->
         if found.keys() != {"batched", "flat"}:
             continue
         whole, crops = found["batched"], found["flat"]
-        for through in (f"self.{part}" for part in reversed(whole.after) if part in crops.after):
-            for entry in entries_of(subject, whole):
-                problems = problems_of_way(subject, [entry], parse_call(text), through=through)
-                if problems:
-                    refused += map(as_reason, problems)
-                    continue
-                sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
-                sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
-                put_fields(subject, batches, sheet)
-                names = ("side", "height", "width")
-                put_unit(recording, whole.unit, "pixels.shape", names, whole.place, sheet)
-                sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
-                own = ("crop", "crop_height", "crop_width")
-                put_unit(recording, crops.unit, "crops.shape", own, crops.place, sheet)
-                sheet.put("forward.call", text, whole.place, crops.place)
+        later = [f"self.{part}" for part in reversed(whole.after) if part in crops.after]
+        for through, entry in product([*later, None], entries_of(subject, whole)):
+            problems = problems_of_way(subject, [entry], parse_call(text), through=through)
+            if problems:
+                refused += map(as_reason, problems)
+                continue
+            sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
+            sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
+            put_fields(subject, batches, sheet)
+            if not sheet.has(f"fields.{_EMBEDS}") and _reads_embeds(subject):
+                sheet.put(
+                    f"fields.{_EMBEDS}", "batched", why="the model reads it, and its processor declares it nowhere"
+                )
+            names = ("side", "height", "width")
+            put_unit(recording, whole.unit, "pixels.shape", names, whole.place, sheet)
+            sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
+            own = ("crop", "crop_height", "crop_width")
+            put_unit(recording, crops.unit, "crops.shape", own, crops.place, sheet)
+            sheet.put("forward.call", text, whole.place, crops.place)
+            if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")
-                put_width(recording, batches[0], sheet)
-                put_gate(subject, (whole.pixels, crops.pixels), sheet)
-                return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
+            put_width(recording, batches[0], sheet)
+            put_gate(subject, (whole.pixels, crops.pixels), sheet)
+            return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
     sheet.obstacles += refused
     return None
+
+
+def _reads_embeds(subject: Subject) -> bool:
+    """Whether the model takes precomputed embeddings."""
+    lineage = (cls for _, cls in subject.program.lineage(subject.model.owner))
+    return any(_EMBEDS in strings(cls) for cls in lineage)

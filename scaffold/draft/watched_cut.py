@@ -34,6 +34,7 @@ from scaffold.draft.watched import (
     put_number,
     put_width,
 )
+from scaffold.draft.watched_layers import layers_of, put_joined_width
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import find_class, find_method, positional_parameters
 from scaffold.tower.names import mentions
@@ -64,7 +65,8 @@ class Site:
 
     `axis` is that of the units. `made` is the shape of one as the call gets it, where the model has made it of pixels.
     `more` are arguments with an entry for each unit, None where there is none. `result` are the parts or the attribute
-    that the model uses of the result, None where it is one tensor. `after` are parts that its function calls later.
+    that the model uses of the result, None where it is one tensor, and `layers` what it takes of a list with those of
+    all layers. `after` are parts that its function calls later.
     """
 
     text: str
@@ -82,8 +84,10 @@ class Site:
     methods: tuple[str, ...]
     #: Whether it gets the pixels as they are, moved or joined.
     raw: bool
-    #: Whether the call gets units of padding, too.
+    #: Whether the call gets units of padding, too, or no units of the padding in the input.
     padded: bool = False
+    short: bool = False
+    layers: tuple[str, ...] = ()
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -133,6 +137,8 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
     sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=shown)
     if sites[0].result is not None:
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
+    if sites[0].layers:
+        sheet.put("forward.layers", sites[0].layers, sites[0].place, why="what the model takes of the list")
     if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
         [(site, entry)] = kept.values()
 
@@ -141,7 +147,8 @@ def draft_watched_cut(subject: Subject, recording: Recording, sheet: Sheet) -> D
             return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
-    put_width(recording, batches[0], sheet)
+    if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
+        put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)
     _put_optout(subject, sites, sheet)
     return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
@@ -188,14 +195,15 @@ def _of_one_input(sites: Sequence[Site]) -> list[Site]:
 def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site]:
     """The calls on the way to layers that get all units, the simplest arguments first, of these the outermost first.
 
-    They do so in two batches or more: another may hold units of another shape, or zeros that a model leaves out.
+    They do so in two batches or more: another may hold units of another shape. One batch is enough if the others have
+    units of padding, which a model leaves out.
     """
     batches = recording.of(modality)
     ways = [list(_of_batch(subject, recording, batch)) for batch in batches]
     found: dict[tuple[object, ...], tuple[Site, int]] = {}
     for site in (site for way in ways for site in way):
         same = [one for way in ways for one in way if site.form == one.form]
-        if len(same) > 1:
+        if len(same) > 1 and not all(one.short for one in same):
             padded, raw = any(one.padded for one in same), all(one.raw for one in same)
             found.setdefault(site.form, (replace(site, padded=padded, raw=raw), len(same)))
     ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
@@ -219,12 +227,20 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
         count, most = shapes[site.pixels][0], _most(batch, site)
         if total in (count, most):
             yield replace(site, padded=total != count)
+        elif total < count and _is_padded(batch, site):
+            yield replace(site, short=True)
 
 
 def _most(batch: Batch, site: Site) -> int:
     """The number of units where all items are padded to the most units of one."""
     shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
     return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
+
+
+def _is_padded(batch: Batch, site: Site) -> bool:
+    """Whether one tensor holds the units of all items, in an axis of its own: as many for each, with padding."""
+    shapes = [leaf.shape for leaf in batch.inputs if leaf.at == site.pixels]
+    return len(shapes) == 1 and len(shapes[0]) - len(site.unit) > 1
 
 
 def _indices(batch: Batch, index: int | None) -> list[int]:
@@ -283,7 +299,9 @@ def _pieces(
             continue
         (key, axis), shape = found, given[name].shape
         taken = _taken(batch, number, results, shape[axis], axis)
-        if taken is None:
+        several = all(leaf.shape[:1] == shape[axis : axis + 1] for leaf in results) and len(results) > 1
+        layers = layers_of(subject, frame) if taken is None and several and not axis else ()
+        if taken is None and not layers:
             return
         made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
         beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
@@ -293,7 +311,9 @@ def _pieces(
         methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
         (text, more), unit, outer = told, shapes[key][1], index != entry
         raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
-        yield Site(text, key, unit, at, first, outer, axis, made, more, taken[0], after, methods, raw), shape[axis]
+        result = taken[0] if taken is not None else None
+        site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
+        yield site, shape[axis]
         return
 
 

@@ -37,6 +37,7 @@ from scaffold.draft.watched import (
     put_width,
     sizes_of_items,
 )
+from scaffold.draft.watched_tokens import TokenEntries, entries_of_tokens
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -88,7 +89,7 @@ class _Pixels:
 
     `mask` says which rows of an item are patches, where all are padded to one length. `zeros` are integers of other
     inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU. `coarse`
-    is the grid of tokens where it is an input, too, of squares with `ratio` rows a side.
+    is the grid of tokens where it is an input, too, of squares with `ratio` rows a side; `tokens` has entries of these.
     """
 
     key: str
@@ -102,6 +103,7 @@ class _Pixels:
     moved: bool = False
     coarse: str = ""
     ratio: int = 0
+    tokens: TokenEntries | None = None
 
 
 def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -372,8 +374,11 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
     mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
-    zeros = dict(_zeros(batches, encoder.rows, {key, mask, *grids, coarse})) if grid else {}
-    known = {key, grid, mask, coarse, *counts, *zeros}
+    told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
+    tokens = next((one for one in told if one is not None and one.grid == coarse), None)
+    more = {key, mask, *grids, coarse, *([tokens.name] if tokens is not None else [])}
+    zeros = dict(_zeros(batches, encoder.rows, more)) if grid else {}
+    known = {grid, *more, *counts, *zeros}
     others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
@@ -388,8 +393,8 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
         if columns == {2} or (columns == {_WITH_FRAMES} and single):
             shape = given[0][0].shape[2 if padded else 1 :]
             nested, moved = leaves[0].value != values[0], leaves[0].device == "cuda"
-            more = tuple(zeros.items())
-            return _Pixels(key, grid, shape, 0, columns.pop(), mask, more, nested, moved, coarse, ratio)
+            integers = tuple(zeros.items())
+            return _Pixels(key, grid, shape, 0, columns.pop(), mask, integers, nested, moved, coarse, ratio, tokens)
         what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
         raise beyond(subject.tree, encoder.place, what)
     images = [leaf.shape for found in given for leaf in found]
@@ -486,6 +491,8 @@ def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder,
     if pixels.coarse:
         tokens = [f"h // {merge}", f"w // {merge}"]
         sheet.put(f"item.values.{pixels.coarse}", tokens, why="the grid of an image's tokens, as it is in each batch")
+    if pixels.tokens is not None:
+        pixels.tokens.put(sheet)
     if pixels.moved:
         sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
     if pixels.mask:

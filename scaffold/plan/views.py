@@ -908,7 +908,11 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     alone, in whose graphs' place crops run eagerly."""
     names = Names.of(port)
     [modality] = port.modalities.values()
-    key, method = modality.pixels, f"self.{CHAIN_METHOD}"
+    key, call = modality.pixels, port.forward.call
+
+    def encoded(units: str) -> Code:
+        return Code(f"self.{CHAIN_METHOD}({units})") if port.through else _bound(call, {"pixels": units})
+
     whole, crops = (_joined(map(names.code, shape)) for shape in (port.pixels.shape, port.crops.shape))
     return CutView(
         **_shared(port, profile, facts),
@@ -918,13 +922,13 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
         budget_min=Code("0"),
         budget_why=None,
         budget_lets=(),
-        forward=Code(f"{method}(inputs[{pyrepr(key)}])"),
+        forward=encoded(f"inputs[{pyrepr(key)}]"),
         buffers=(
             UnitBuffer(key, whole if port.whole else Code("*self._encoder_cudagraph_pixels[path]"), Code("dtype")),
         ),
         unit_parameters=Code("units: torch.Tensor"),
         units=Code("units"),
-        crops=EagerCrops(port.crops.pixels, crops, Code(f"{method}(units)")) if port.whole else None,
+        crops=EagerCrops(port.crops.pixels, crops, encoded("units")) if port.whole else None,
         pixel_shapes=() if port.whole else ((key, whole), (port.crops.pixels, crops)),
     )
 

@@ -68,6 +68,18 @@ def test_a_second_port_finds_the_method(release_tree: Any) -> None:
     assert again.plan.way.sites == 2
 
 
+@pytest.mark.trees
+def test_one_call_stays_where_it_is(release_tree: Any) -> None:
+    """Without `through`, the encoder's call is replaced in each of its places: that of another chain is no method."""
+    port = port_of("deepseek_ocr2").replace(forward=port_of("deepseek_ocr2").forward.replace(through=None))
+    changed = {change.path: change for change in prepare_port(port, release_tree(RELEASE)).changed}
+    after = (changed[FILE].after or b"").decode()
+    assert "self.sam_model(image_tensor) if encode is None else encode(image_tensor)" in after
+    assert "self.sam_model(patches) if encode is None else encode(patches)" in after
+    assert "return self.sam_model(inputs[" in after
+    assert "_encode_pixels" not in after
+
+
 SAM = "        global_features_1 = self.sam_model(image_tensor)\n"
 PROJECTOR = "        features = self.projector(global_features_2)\n"
 

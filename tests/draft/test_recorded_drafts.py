@@ -131,6 +131,48 @@ def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree:
     assert (question.key, question.candidates[0].value) == ("let.crop", str(known["let"]["image_size"]))
 
 
+def test_crops_that_one_call_gets(record: Record, release_tree: Any) -> None:
+    """StepVL's tower gets whole images and crops; other statements are between the calls of what follows it."""
+    architecture = "StepVLForConditionalGeneration"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert (seen["layout"], seen["forward"]) == ("crops", {"call": "self._get_vision_model_output(pixels)"})
+    assert seen["crops"] == {"pixels": "patch_pixel_values", "shape": [3, "crop", "crop"]}
+    # One batch has an image without crops. The processor declares no precomputed embeddings, and the model reads them.
+    assert seen["fields"]["patch_pixel_values"] == {"sizes": "num_patches"}
+    assert seen["fields"]["image_embeds"] == "batched"
+
+
+def test_layers_of_a_list(record: Record, release_tree: Any) -> None:
+    """Granite 4 takes some layers of a list, and joins them as columns. Its batches are padded to the most tiles."""
+    architecture = "Granite4VisionForConditionalGeneration"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    table = {"table": "self._deepstack_layer_map", "column": 0}
+    assert yaml.safe_load(draft.text)["forward"] == {
+        "call": "self._get_vision_hidden_states(pixels)",
+        "layers": ["self._spatial_vision_layer", table],
+    }
+    [question] = draft.open
+    levels = "len(self._deepstack_layer_map) + len(self._spatial_target_layers)"
+    assert [one.value for one in question.candidates] == [f"self.config.text_config.hidden_size * ({levels})"]
+
+
+def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> None:
+    """MiniCPM-V 4.6 goes over the layers of its encoder in two loops, on units that it pads to the longest."""
+    architecture = "MiniCPMV4_6ForConditionalGeneration"
+    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    seen = yaml.safe_load(draft.text)
+    assert seen["forward"]["loop"] == "self.vpm.encoder.layers"
+    assert seen["forward"]["call"] == "self.forward_layers(pixels, self.config.insert_layer_id, mask)"
+    assert seen["forward"]["with"] == {"mask": "additive"}
+    assert {name: one["pixels"] for name, one in seen["modalities"].items()} == {
+        "image": "pixel_values",
+        "video": "video_pixel_values",
+    }
+    side = "self.config.image_size // patch"
+    asked = {question.key: question.candidates[0].value for question in draft.open}
+    assert asked["let.rows"] == f"{side} * ({side} + 1)"
+
+
 def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
     """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
     known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
@@ -335,6 +377,15 @@ def test_an_encoder_that_is_called_for_each_image(record: Record, release_tree: 
     assert seen["item"]["values"] == {"vit_grid": ["h", "w"], "llm_grid": [f"h // {merge}", f"w // {merge}"]}
     assert seen["item"]["zeros"] == {"perm": [f"(h // {merge}) * (w // {merge})"]}
     assert (seen["let"], draft.questions) == ({"p": "self.config.vision_patch_size"}, ())
+
+
+def test_entries_of_tokens(record: Record, release_tree: Any) -> None:
+    """An image of DeepSeek V4.1 has a kind for each token, and more of them: a function makes these of its grid."""
+    architecture = "DeepseekV41ForCausalLM"
+    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    assert seen["fields"]["types"] == {"sizes": "llm_grid"}
+    made = {"module": "vllm.models.deepseek_v41.common.mm_preprocess", "function": "image_token_types"}
+    assert seen["item"]["tokens"] == {"input": "types", "count": "h * w + h + 2", **made}
 
 
 def test_rows_of_calls_that_no_grid_says(record: Record, release_tree: Any) -> None:
