@@ -10,7 +10,7 @@ import csv
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import distributions, entry_points
 from importlib.util import find_spec
@@ -47,6 +47,7 @@ OPTIONS = "VITCG_ENCODER_GRAPHS"
 _REGISTRY = "vllm/model_executor/models/registry.py"
 _MODELS = "vllm/model_executor/models"
 _PROTOCOL = "SupportsEncoderCudaGraph"
+_NO_ADAPTER = "there is no adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,35 +314,61 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 
 
 def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
-    """The limits of the serving adapters' graphs, in one note: each reason with the names of its descriptors."""
+    """Where graphs of a descriptor's port gain little, in a note for each help: its reasons with the descriptors' names.
+
+    A port in the tree counts where there is no adapter: then it is one of the descriptor.
+    """
     from scaffold.descriptor import load_descriptor, shipped_names
     from scaffold.descriptor.worth import worth
 
-    served = dict.fromkeys(model.name for model in models if model.implementation == "adapter")
-    ports = {name: load_descriptor(name) for name in served if name in shipped_names()}
-    notes = {name: note for name, port in ports.items() if (note := worth(port)) is not None}
-    names: dict[str, list[str]] = {}
-    for name in sorted(notes):
-        names.setdefault(ports[name].long_calls, []).append(name)
-    if notes:
-        reasons = "; ".join(f"{why} ({', '.join(of)})" for why, of in names.items())
-        note = next(iter(notes.values()))
-        yield replace(note, message=f"graphs gain little in long calls: {reasons}", span=None)
+    served = {
+        model.name
+        for model in models
+        if model.implementation == "adapter" or (model.why == _NO_ADAPTER and model.manager == "ours")
+    }
+    notes = {name: worth(load_descriptor(name)) for name in sorted(served & set(shipped_names()))}
+    told: dict[str | None, dict[str, list[str]]] = {}
+    by_help: dict[str | None, Diagnostic] = {}
+    for name, note in notes.items():
+        if note is not None:
+            by_help.setdefault(note.help, note)
+            told.setdefault(note.help, {}).setdefault(note.message, []).append(name)
+    for help_text, messages in told.items():
+        first, *others = (f"{message} ({', '.join(names)})" for message, names in messages.items())
+        general = f"{_LONG}: "
+        text = "; ".join([first, *(other.removeprefix(general) for other in others)])
+        yield replace(by_help[help_text], message=text, span=None)
+
+
+#: How messages about long calls begin (`scaffold.descriptor.worth`).
+_LONG = "graphs gain little in long calls"
 
 
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
     adapters = vitcg_adapters.ADAPTERS[generation]
     ported = _ported(tree.root)
+    without = _without_adapters(adapters.values())
     for architecture, (module, class_name) in sorted(_registry(tree.root).items()):
         own = class_name in ported.get(module, ())
-        if architecture not in adapters and not own:
+        # MiniCPM-V's methods are those of a base: the registered class makes objects of others.
+        base = without.get((architecture, module))
+        of_descriptor = base in ported.get(module, ())
+        if architecture not in adapters and not own and not of_descriptor:
             continue
         name = adapters.get(architecture, module)
         wanted = active and controls.wants(name, module, architecture)
         why = _why_no_adapter(architecture in adapters, controls, active, wanted)
-        implementation = "adapter" if not why else ("vllm" if own else "none")
+        implementation = "adapter" if not why else ("vllm" if own or of_descriptor else "none")
         manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
         yield ServedModel(architecture, name, implementation, manager, why)
+
+
+def _without_adapters(adapted: Iterable[str]) -> dict[tuple[str, str], str]:
+    """The class of each shipped descriptor that this generation has no adapter of, by its architecture and module."""
+    from scaffold.descriptor import load_descriptor, shipped_names
+
+    ports = (load_descriptor(name) for name in shipped_names() if name not in set(adapted))
+    return {(port.architecture, port.module.rpartition(".")[2]): port.class_name for port in ports}
 
 
 def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool) -> str:
@@ -350,7 +377,7 @@ def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool
     if not active:
         return "the plugin is not active"
     if not exists:
-        return "there is no adapter"
+        return _NO_ADAPTER
     if not controls.adapters:
         return f"{MODE} is {controls.mode}"
     return "" if wanted else f"{MODELS} leaves it out"

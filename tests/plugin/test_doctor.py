@@ -17,6 +17,7 @@ import vitcg_adapters
 from scaffold import doctor
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.doctor import examine
+from scaffold.workflow import load_port, prepare_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,6 +157,41 @@ def test_where_graphs_of_an_adapter_stop_to_pay(installed):
     assert "qwen2_vl" not in note.message
     assert [entry["code"] for entry in found.as_dict()["notes"]] == ["VCG487"]
     assert examine({"VITCG_DISABLE": "1"}).notes == ()
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("replaced", "said"), [(True, 1), (False, 0)], ids=["ported", "as released"])
+def test_a_port_in_the_tree_that_has_no_adapter_is_looked_at_too(monkeypatch, release_tree, replaced, said):
+    """MiniCPM-V's methods go into a base of the registered class, which is all that the registry names."""
+    tree = release_tree("0.33.0")
+    if replaced:
+        changed = prepare_port(load_port("minicpmv"), tree, replace=True).package
+        files = {change.path: change.after for change in changed if change.after}
+        monkeypatch.setattr(Path, "read_text", _reading(tree.root, files))
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()] if group == doctor.GROUP else [])
+    monkeypatch.setattr(doctor, "distributions", lambda name: [])
+    monkeypatch.setattr(doctor, "NVIDIA_SMI", ())
+    monkeypatch.setattr("scaffold.protocol.resolve_target", lambda text: _Target(tree))
+    found = examine({})
+    served = [m for m in found.models if m.architecture == "MiniCPMV"]
+    assert [(m.name, m.implementation, m.manager, m.why) for m in served] == [
+        ("minicpmv", "vllm", "ours", "there is no adapter")
+    ] * said
+    masks = [note for note in found.notes if "attention adds a mask" in note.message]
+    assert [note.code for note in masks] == ["VCG487"] * said
+    assert all("(minicpmv)" in note.message and "long calls" not in note.message for note in masks)
+    assert [m for m in examine({"VITCG_MODE": "adapters"}).notes if "mask" in m.message] == []
+
+
+def _reading(root: Path, files: dict[str, bytes]):
+    """`Path.read_text` of a tree whose files have other contents."""
+    read = Path.read_text
+
+    def read_text(self: Path, *arguments, **keywords) -> str:
+        inside = self.relative_to(root).as_posix() if self.is_relative_to(root) else ""
+        return files[inside].decode() if inside in files else read(self, *arguments, **keywords)
+
+    return read_text
 
 
 def test_a_plugin_that_is_not_announced_is_not_active(installed, monkeypatch):
