@@ -77,7 +77,7 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         nothing = Diagnostic(
             "VCG535",
             f"nothing to generate: {len(looked_at)} descriptors give no adapter",
-            help="name a descriptor, for example `vitcg-scaffold new internvl`",
+            help=_into_tree(looked_at[0]),
         )
         return Regeneration(folder, 0, len(looked_at), (), (), notes, (), (), nothing=nothing)
     differences = compare_outputs(
@@ -275,6 +275,13 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
             "VCG542",
             f"{names} {verb} no adapter for {', '.join(without)}: {reason}",
             sources[0].port.span("layout"),
-            "see `vitcg-scaffold explain VCG542`",
+            _into_tree(sources[0]),
             Severity.INFO,
         )
+
+
+def _into_tree(source: Source) -> str:
+    """The command that ports a model without an adapter."""
+    target = "--vllm TREE" if source.port.module.partition(".")[0] == "vllm" else "--vllm RELEASE --package FOLDER"
+    name = source.reference if source.is_shipped else source.port.file
+    return f"port it, where the model's code tells: `vitcg-scaffold new {shlex.quote(name)} {target}`"

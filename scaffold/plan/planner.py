@@ -98,13 +98,14 @@ def _refuse_foreign(port: AnyPort, tree: SourceTree, files: list[FilePlan]) -> N
     """Raise VCG499 for changes outside of the package that a run is for: vLLM's own files stay as they are."""
     if tree.package is None:
         return
+    instead = ", or ship adapters, which change no file: `new DESCRIPTOR --into FOLDER`" if port.reenters else ""
     problems = [
         Diagnostic(
             "VCG499",
             f"this port would change a file of vLLM: {file.reason}",
             tree.span(file.path),
-            f"put what {port.class_name} has from there into a class of the package, or port vLLM's own class in "
-            "vLLM's tree, without --package: its subclasses have that port, too",
+            f"override in the package what {port.class_name} has from there, or port vLLM's own class in its tree, "
+            f"without --package: subclasses inherit that port{instead}",
         )
         for file in files
         if (file.edits or file.source is not None) and tree.beside(file.path) is None

@@ -109,10 +109,10 @@ def resolve_package(tree: SourceTree, text: str) -> SourceTree:
     """
     folder = Path(text).expanduser()
     if folder.is_dir():
-        root, names = _packages_of(folder)
+        root, names = _packages_of(folder.resolve())
         if not names:
             raise _no_package(f"`{text}` holds no package", "give the folder of the package, or the one that holds it")
-        label = text.rstrip("/") if root == folder else os.path.relpath(root) if not folder.is_absolute() else str(root)
+        label = str(root) if folder.is_absolute() else os.path.relpath(root)
     else:
         package = text.replace("-", "_")
         location = _installed_folder(package)
@@ -127,7 +127,6 @@ def resolve_package(tree: SourceTree, text: str) -> SourceTree:
 
 def _packages_of(folder: Path) -> tuple[Path, frozenset[str]]:
     """The folder with the packages that `folder` means, and their names."""
-    folder = folder.resolve() if folder in (Path(), Path("..")) else folder
     if (folder / "__init__.py").is_file():
         while (folder.parent / "__init__.py").is_file():
             folder = folder.parent
@@ -143,7 +142,7 @@ def _is_package(folder: Path) -> bool:
     """Whether a folder is a package of its own, or one without `__init__.py` that holds packages."""
     if not folder.name.isidentifier() or folder.name in _OF_VLLM or not folder.is_dir():
         return False
-    return (folder / "__init__.py").is_file() or any(folder.glob("*/__init__.py"))
+    return (folder / "__init__.py").is_file() or (folder.name != "src" and any(folder.glob("*/__init__.py")))
 
 
 def _installed_folder(package: str) -> Path | None:
