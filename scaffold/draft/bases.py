@@ -27,7 +27,7 @@ def unfollowed_bases(
                 "VCG497",
                 f"the base `{text}` of `{cls.name}` cannot be followed: it {lost}",
                 tree.span(module.file, base.lineno),
-                "copy its file into the tree and import it from there"
+                "name its package with --package, or copy its file into the tree and import it from there"
                 if package
                 else "write the base as a class that the file defines or imports",
                 notes=notes,

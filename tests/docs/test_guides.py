@@ -4,7 +4,7 @@ A line of a shell block belongs to the first of these that takes it:
 
 * a server, the operators' page, a measurement: `tests/plugin/test_operators.py` and
   `tests/cli/test_measuring_guides.py` run what `operator_page` finds on the pages;
-* a step of the tutorial: `test_tutorial.py`;
+* a step of the tutorial: `test_tutorial.py`; one with a plugin of the index: `test_plugin_packages.py`;
 * a command for a release that is not there yet: `tests/drill` rehearses these with an invented one;
 * all others: `test_the_commands_of_a_page_run` below, page by page, in their order.
 
@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 import operator_page
 import pytest
+import test_plugin_packages
 import test_tutorial
 from markdown_it import MarkdownIt
 
@@ -40,7 +41,11 @@ ELSEWHERE = {
     *operator_page.commands(),
     *operator_page.serve_commands(),
     *operator_page.measuring_commands(),
-    *(step.command for step in test_tutorial.read_steps(test_tutorial.TUTORIAL.read_text(encoding="utf-8"))),
+    *(
+        step.command
+        for page in (test_tutorial.TUTORIAL, test_plugin_packages.PAGE)
+        for step in test_tutorial.read_steps(page.read_text(encoding="utf-8"))
+    ),
 }
 
 

@@ -39,6 +39,17 @@ def read_steps(text: str) -> list[Step]:
     return steps
 
 
+def check_step(step: Step, done: subprocess.CompletedProcess[str]) -> None:
+    """A command ended as the page says, and said what it shows."""
+    said = f"$ {step.command}\n{done.stdout}{done.stderr}"
+    assert done.returncode == step.code, said
+    for stream in (done.stdout.splitlines(), done.stderr.splitlines()):
+        shown = [line for line in step.lines if line in stream]
+        assert [line for line in stream if line in shown][: len(shown)] == shown, f"the order differs\n{said}"
+    missing = [line for line in step.lines if line not in (done.stdout + "\n" + done.stderr).splitlines()]
+    assert not missing, f"not said: {missing}\n{said}"
+
+
 def test_the_steps_are_read() -> None:
     text = "```console\n$ a b\none\n[exit 3]\n$ c\n```\n\n```sh\n$ no\n```\n"
     assert read_steps(text) == [Step("a b", ("one",), 3), Step("c", ())]
@@ -59,13 +70,7 @@ def test_the_tutorial(release_tree, tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        said = f"$ {step.command}\n{done.stdout}{done.stderr}"
-        assert done.returncode == step.code, said
-        for stream in (done.stdout.splitlines(), done.stderr.splitlines()):
-            shown = [line for line in step.lines if line in stream]
-            assert [line for line in stream if line in shown][: len(shown)] == shown, f"the order differs\n{said}"
-        missing = [line for line in step.lines if line not in (done.stdout + "\n" + done.stderr).splitlines()]
-        assert not missing, f"not said: {missing}\n{said}"
+        check_step(step, done)
     assert "PASS" in (tmp_path / "pr.md").read_text(encoding="utf-8")
 
 

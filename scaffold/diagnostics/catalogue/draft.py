@@ -29,7 +29,7 @@ CODES: tuple[Code, ...] = (
         "VCG482",
         "the file is not of this tree",
         "`init` reads one tree: the model's file and everything that it imports. Give `--vllm` the tree that holds "
-        "the file. A port changes vLLM's package: copy the file of another package into its folder of models first.",
+        "the file. A file of another package needs --package, with that package's folder or name.",
     ),
     Code(
         "VCG483",
@@ -92,8 +92,8 @@ CODES: tuple[Code, ...] = (
         "The model or its processor inherits from a class that the tree does not have: code of another package, or a "
         "class that is made at run time. Part of the model's code is there, so `init` says nothing about the model. It "
         "follows bases that are written as a name, `module.Class`, `NAME = other.Class`, and through imports in "
-        "`try`, `if` and packages. Copy the file of the base into the tree's folder of models, and import it from "
-        "there. As a warning beside a draft it says that the rest of the source was enough for one.",
+        "`try`, `if` and packages. Name the package of the base with --package, or copy its file into the tree. As a "
+        "warning beside a draft it says that the rest of the source was enough for one.",
     ),
     Code(
         "VCG510",
