@@ -14,8 +14,8 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import find_model
-from scaffold.verify.numeric import NumericReport, check_numerics_all
-from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+from scaffold.verify.numeric import NumericOptions, NumericReport, check_numerics_all
+from scaffold.workflow import failures_of, numeric_requests, prepare_port, prove_numerics
 
 pytestmark = pytest.mark.trees
 
@@ -156,6 +156,20 @@ def test_a_subclass_inherits_a_right_port(release_tree: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.lab
+def test_a_port_that_has_no_graphs_says_why_at_the_descriptors_line(release_tree: Any) -> None:
+    """A misspelt value of the configuration: the help sent readers to `modalities`."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    port = port_of("mistral3", {"let": {"p": "self.config.vision_config.patchsize"}})
+    requests = numeric_requests(port, release_tree(RELEASE))
+    reports = check_numerics_all([replace(request, options=NumericOptions(short=True)) for request in requests])
+    failures = failures_of(port, reports)
+    failure = next(failure for failure in failures if failure.span is not None)
+    assert failure.code == "VCG657"
+    assert "No encoder CUDA graphs: 'PixtralVisionConfig' object has no attribute 'patchsize'" in failure.message
+    assert failure.span == port.span("let.p")
+
+
+@pytest.mark.lab
 def test_offsets_in_two_sections_have_no_graphs(release_tree: Any) -> None:
     """FlashInfer's kernel gets the offsets of queries and of values behind each other, in elements."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -163,7 +177,11 @@ def test_offsets_in_two_sections_have_no_graphs(release_tree: Any) -> None:
     text = "\n".join(report.lines())
     failed = [check for check in report.checks if not check.passed]
     assert {(check.code, check.detail) for check in failed} == {
-        ("VCG657", "the configuration does not list the modality")
+        (
+            "VCG657",
+            "the configuration does not list the modality; "
+            "No encoder CUDA graphs: value 3 of the encoder's call is [18]",
+        )
     }, text
     assert report.hits == 0
     assert [check for check in report.checks if check.passed and check.name.startswith("a context of 63")], text

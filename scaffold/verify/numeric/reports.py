@@ -324,7 +324,8 @@ class NumericReport:
                 raised = check.max_abs is None and check.detail
                 failed.setdefault((check.code, check.detail) if raised else check, []).append(check)
         for check, *like in failed.values():
-            more = (f"{len(like)} more comparisons fail like this: {', '.join(map(_named, like))}",) if like else ()
+            others = ", ".join([*map(_named, like[:_NAMED]), *(["..."] if len(like) > _NAMED else [])])
+            more = (f"{len(like)} more comparisons fail like this: {others}",) if like else ()
             text = _failure_text(self, check)
             found.append(Diagnostic(check.code, text, help=_HELP.get(check.code), notes=more))
         for hazard in self.hazards:
@@ -473,13 +474,17 @@ _HAZARD_CODES = {
     "placement": "VCG653",
 }
 
+#: So many of the comparisons that fail like another one are named.
+_NAMED = 4
+
 _HELP = {
     "VCG650": "compare the method that served these items: the graph's buffers where they were replayed, "
     "`encoder_eager_forward` where they ran eagerly",
     "VCG651": "compare the moved statements with the pristine tower: one of them reads a value before it is ready",
     "VCG652": "move the statement out of the captured forward, into the metadata that is computed before a replay",
     "VCG653": "create the tensor on the model's device before the capture and pass it as a buffer",
-    "VCG657": "check `modalities` in the descriptor and the items' token counts: no item reached a captured graph",
+    "VCG657": "mend what the message quotes; else check `modalities` in the descriptor and the items' token counts: no "
+    "item reached a captured graph",
     "VCG658": "clone what is cut out of the graph's output buffer, wherever `clone` asks for it",
     "VCG660": "route inputs without a pixel key to `embed_multimodal`",
     "VCG668": "nothing was compared, so the port may be right: write a recipe that makes these inputs "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -192,7 +193,9 @@ class ManagerRun:
         self._witness = Witness(bench.lab, bench.host)
         bench.forget_managers()
         configure(bench.config, session, bench.modalities, context)
-        with self._watched(), self._witness.capturing():
+        #: What vLLM and the model warned of meanwhile: a port says there why it has no graphs.
+        self.warnings: list[str] = []
+        with self._watched(), self._witness.capturing(), _warnings(self.warnings):
             self.manager = self._captured(bench)
 
     def _watched(self) -> AbstractContextManager[None]:
@@ -262,6 +265,26 @@ def capture(manager: Any, graph_pool: Any) -> None:
         manager.capture()
 
 
+@contextmanager
+def _warnings(kept: list[str]) -> Iterator[None]:
+    """Keep each different warning in vLLM's log, whether or not the log is shown."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (text := record.getMessage()) not in kept:
+                kept.append(text)
+
+    logger, handler = logging.getLogger("vllm"), Kept(logging.WARNING)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
 def run_session(bench: Bench, session: Session) -> None:
     """Capture one manager, serve its cases in order, and compare each result twice: at once, and after all others.
 
@@ -281,7 +304,7 @@ def run_session(bench: Bench, session: Session) -> None:
     for case in cases:
         name = f"{session.name}: {case.name}"
         if not run.manager.supports_modality(case.modality):
-            detail = "the configuration does not list the modality"
+            detail = "; ".join(["the configuration does not list the modality", *run.warnings])
             bench.add(Check(name, case.modality, False, detail=detail, code="VCG657"), case)
             continue
         key = case_key(session, case)
