@@ -34,6 +34,7 @@ from scaffold.plugin import (
     Controls,
     generation_of,
     minor_of,
+    misspelt_variables,
     read_controls,
     supported_releases,
     without_adapter,
@@ -151,6 +152,9 @@ def examine(environ: Mapping[str, str]) -> Examination:
         problems += _other_platforms(tree, controls)
     generation = _generation(tree, problems) if tree is not None else None
     active = not problems and not controls.disabled
+    problems += [
+        Diagnostic("VCG492", sentence, help="correct its name, or unset it") for sentence in misspelt_variables(environ)
+    ]
     models: tuple[ServedModel, ...] = ()
     if tree is not None and generation is not None:
         if runs_without_graphs(tree.release or "", environ):
@@ -180,7 +184,7 @@ def examine(environ: Mapping[str, str]) -> Examination:
         controls=controls,
         options=options,
         models=models,
-        attention=tuple(_attention(tree)),
+        attention=tuple(_attention(tree)) if tree is not None else (),
         eager_with=tuple(_eager_with(tree)) if tree is not None else (),
         gpus=tuple(_gpus()),
         problems=tuple(problems),
@@ -227,7 +231,7 @@ def _controls(environ: Mapping[str, str], problems: list[Diagnostic]) -> Control
         return read_controls(environ)
     except ValueError as error:
         problems.append(Diagnostic("VCG492", str(error), help="correct it, or leave it unset for all"))
-        return Controls()
+        return read_controls({**environ, MODE: ""})
 
 
 def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[str, Any]:
@@ -242,7 +246,7 @@ def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[
         read_settings(SimpleNamespace(additional_config=None))
         given: dict[str, Any] = json.loads(environ[OPTIONS])
     except (ValueError, TypeError) as error:
-        problems.append(Diagnostic("VCG492", str(error), help="docs/reference/settings.md lists the settings"))
+        problems.append(Diagnostic("VCG492", str(error), help="correct it: vLLM does not start with encoder graphs"))
         return {}
     return given
 
@@ -275,7 +279,9 @@ def _installed(problems: list[Diagnostic]) -> SourceTree | None:
     try:
         return resolve_target("installed").tree
     except DiagnosticError as error:
-        problems.extend(error.diagnostics)
+        # `doctor` takes no --vllm, so the advice of other commands is none here.
+        help = "install vLLM into this environment, or run `doctor` in the one that vLLM runs in"
+        problems.extend(replace(found, help=help) if found.code == "VCG402" else found for found in error.diagnostics)
         return None
 
 

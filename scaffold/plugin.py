@@ -28,7 +28,10 @@ import vitcg_adapters
 
 logger = logging.getLogger("scaffold.plugin")
 
+PREFIX = "VITCG_"
 DISABLE, MODE, MODELS, CPU = "VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS", "VITCG_CPU"
+#: Each variable that the plugin, its manager or the command reads.
+VARIABLES = frozenset({DISABLE, MODE, MODELS, CPU, "VITCG_ENCODER_GRAPHS", "VITCG_METRICS_DIR", "VITCG_CACHE_DIR"})
 #: Mode -> (use adapters, use our manager).
 MODES = {"all": (True, True), "adapters": (True, False), "manager": (False, True)}
 #: The release from which vLLM's second model runner serves models with dense language models by default, and the ones
@@ -84,6 +87,15 @@ def _is_on(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").strip().lower() not in _OFF
 
 
+def misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """One sentence for each variable whose name is almost one of ours. Others, such as Kubernetes' own, may be."""
+    known = {name.removeprefix(PREFIX): name for name in VARIABLES}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in VARIABLES:
+            for close in difflib.get_close_matches(name.removeprefix(PREFIX), known, 1, cutoff=0.7):
+                yield f"{name} does nothing; did you mean {known[close]}?"
+
+
 def without_adapter(controls: Controls, generation: str) -> dict[str, str | None]:
     """Names in `VITCG_MODELS` without an adapter of this generation, each with the nearest name that has one."""
     architectures = vitcg_adapters.ADAPTERS[generation]
@@ -116,6 +128,8 @@ def register() -> None:
     """Wait for a runner of the installed release that is about to make a manager."""
     try:
         _join_vllms_log()
+        for sentence in misspelt_variables(os.environ):
+            _warn(sentence)
         _register(read_controls(os.environ))
     except Exception as error:
         _warn(f"vitcg-scaffold is not active and vLLM runs untouched: {error}", error)

@@ -11,7 +11,7 @@ import pytest
 import vitcg_adapters
 
 from scaffold import plugin
-from scaffold.plugin import Controls, generation_of, read_controls, without_adapter
+from scaffold.plugin import Controls, generation_of, misspelt_variables, read_controls, without_adapter
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,25 @@ def test_controls_are_read_from_the_environment(environ, controls, adapters, man
 def test_a_mode_that_there_is_none_of_is_named_with_the_nearest():
     with pytest.raises(ValueError, match="VITCG_MODE is one of all, adapters, manager, not 'mangaer'; did you mean"):
         read_controls({"VITCG_MODE": "mangaer"})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("VITCG_DISABLED", "VITCG_DISABLED does nothing; did you mean VITCG_DISABLE?"),
+        ("VITCG_MODEL", "VITCG_MODEL does nothing; did you mean VITCG_MODELS?"),
+        ("VITCG_ENCODER_GRAPH", "VITCG_ENCODER_GRAPH does nothing; did you mean VITCG_ENCODER_GRAPHS?"),
+        ("VITCG_MODE", None),
+        # Kubernetes makes these for a service of this name; the tests and other tools have variables, too.
+        ("VITCG_PORT", None),
+        ("VITCG_SERVICE_HOST", None),
+        ("VITCG_SLOW", None),
+        ("VITCG_GPU", None),
+        ("VLLM_DISABLE", None),
+    ],
+)
+def test_a_misspelt_name_of_a_variable_is_named_with_the_right_one(name, said):
+    assert list(misspelt_variables({name: "1"})) == ([said] if said else [])
 
 
 def test_names_without_an_adapter_come_with_the_nearest():
@@ -83,7 +102,7 @@ def vllm(monkeypatch):
     monkeypatch.setattr(plugin, "_told", set())
     monkeypatch.setattr(plugin, "_join_vllms_log", lambda: None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    for name in ("VITCG_DISABLE", "VITCG_MODE", "VITCG_MODELS", "VITCG_CPU"):
+    for name in plugin.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return module
 
@@ -98,6 +117,7 @@ def vllm(monkeypatch):
         # A vLLM without a registry: whatever goes wrong, `register` does not raise.
         ("0.33.0", {}, "is not active and vLLM runs untouched"),
         ("0.34.0", {"VITCG_DISABLE": "1"}, None),
+        ("0.34.0", {"VITCG_DISABLE": "1", "VITCG_DISABLED": "1"}, "VITCG_DISABLED does nothing"),
     ],
 )
 def test_what_cannot_be_used_is_said_once_and_changes_nothing(vllm, monkeypatch, caplog, version, environ, said):

@@ -114,7 +114,8 @@ def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, code
 
     assert [problem.code for problem in found.problems] == codes
     assert found.active is (not [code for code in codes if code not in ("VCG494", "VCG495")])
-    assert all(problem.help or problem.code == "VCG402" for problem in found.problems)
+    assert all(problem.help for problem in found.problems)
+    assert bool(found.attention) is (release is not None), "no vLLM has no kernels"
 
 
 @pytest.mark.trees
@@ -143,6 +144,21 @@ def test_other_platforms_are_in_the_way(installed, monkeypatch, says, package, p
     assert all(said in p.message for p in found.problems)
     assert found.active is (said is None)
     assert {m.implementation for m in found.models} >= ({"vllm"} if said else {"adapter"})
+
+
+def test_a_wrong_mode_leaves_the_other_controls(installed, monkeypatch):
+    installed("0.33.0", "0.33.0+cpu")
+    found = examine({"VITCG_CPU": "1", "VITCG_MODE": "managr"})
+    assert [problem.code for problem in found.problems] == ["VCG492"]
+
+
+@pytest.mark.parametrize("name", ["VITCG_DISABLED", "VITCG_MODEL"])
+def test_a_misspelt_variable_is_in_the_way_and_changes_nothing(installed, name):
+    installed("0.33.0")
+    found = examine({name: "1"})
+    assert [(p.code, p.severity.value, p.message.split()[0]) for p in found.problems] == [("VCG492", "error", name)]
+    assert found.models == examine({}).models
+    assert found.active
 
 
 def test_where_graphs_of_an_adapter_stop_to_pay(installed):
@@ -281,3 +297,5 @@ def test_without_vllm_it_says_so_and_exits_with_4():
     assert done.returncode == 4
     assert "not installed in this Python environment" in done.stdout
     assert "VCG402" in done.stderr
+    assert "--vllm" not in done.stderr, "`doctor` has no such option"
+    assert "FLASH_ATTN" not in done.stdout

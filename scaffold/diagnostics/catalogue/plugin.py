@@ -21,7 +21,8 @@ CODES: tuple[Code, ...] = (
         "a VITCG_ variable has no meaning",
         "VITCG_DISABLE, VITCG_MODE, VITCG_MODELS and VITCG_ENCODER_GRAPHS control the plugin. With a wrong mode the "
         "plugin stays inactive. With wrong settings in VITCG_ENCODER_GRAPHS vLLM does not start with encoder graphs. "
-        "docs/operators.md lists the values.",
+        "A misspelt name, such as VITCG_DISABLED, does nothing, and the log says so. "
+        "docs/reference/settings.md lists the variables and their values.",
     ),
     Code(
         "VCG493",
