@@ -320,7 +320,7 @@ def _generation(tree: SourceTree, problems: list[Diagnostic]) -> str | None:
 
 
 def _long_calls(models: tuple[ServedModel, ...]) -> Iterator[Diagnostic]:
-    """Where graphs of a descriptor's port gain little, in a note for each help: its reasons with the descriptors' names.
+    """Where graphs of a descriptor's port gain little, one note for each help: reasons with the descriptors' names.
 
     A port in the tree counts where there is no adapter: then it is one of the descriptor.
     """

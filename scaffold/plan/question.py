@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import ReplaceFunction
-from scaffold.plan.model import FilePlan
+from scaffold.plan.file_plans import FilePlan
 from scaffold.protocol.profile import INTERFACES, PROTOCOL
 from scaffold.render import render_template
 

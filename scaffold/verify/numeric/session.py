@@ -193,7 +193,7 @@ class ManagerRun:
         self._witness = Witness(bench.lab, bench.host)
         bench.forget_managers()
         configure(bench.config, session, bench.modalities, context)
-        #: What vLLM and the model warned of meanwhile: a port says there why it has no graphs.
+        #: The warnings of vLLM and the model meanwhile: a port says there why it has no graphs.
         self.warnings: list[str] = []
         with self._watched(), self._witness.capturing(), _warnings(self.warnings):
             self.manager = self._captured(bench)
