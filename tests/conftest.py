@@ -80,7 +80,10 @@ def _warm_lab(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Measure coverage where it counts, and give memory back before tests that run vLLM in another way."""
+    """Skip the lab where it cannot run, measure coverage where it counts, and give memory back before tests that run
+    vLLM in another way."""
+    if item.get_closest_marker("lab") is not None:
+        pytest.importorskip("torch", reason="needs the `cpu` extra")
     warm = item.config.stash.get(_WARM, None)
     folder = item.path.parent.name
     measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)

@@ -447,7 +447,6 @@ def test_a_result_that_cannot_be_kept_is_no_error(run, verified, ported, tmp_pat
 @pytest.mark.lab
 def test_the_proof_is_against_the_tree_before(run, tmp_path):
     """On a whole tree, with the real lab: `verify` finds the pristine files by the record of `new`, `pr` its result."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     copy = tmp_path / "vllm"
     made = run("new", "internvl", "--vllm", "0.22.0", "--into", copy)
     assert made.code == 0

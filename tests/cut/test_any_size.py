@@ -12,7 +12,6 @@ from changed_ports import port_of
 from scaffold.verify.numeric import NumericOptions, check_numerics_all
 from scaffold.workflow import numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RECIPE = str(Path(__file__).with_name("nano_nemotron_vl_any_size.py"))

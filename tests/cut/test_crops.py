@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from proven import assert_right
 
 from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.adapters.proof import prove_adapter
@@ -425,37 +426,30 @@ def test_a_function_inside_has_variables_of_its_own() -> None:
 @pytest.mark.parametrize("model", ["deepseek_ocr", "deepseek_ocr2"])
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
     """Also where all crops of an image are zeros, which the model leaves out, and in another resolution."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 40, report.misses >= 1) == (True, True), text
+    assert_right(report, 40, 1)
 
 
 @pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["0.25.0", "0.26.0"])
 def test_unlimited_ocr_has_graphs_of_whole_images_before_ports_name_paths(release: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     tree = release_tree(release)
     draft = draft_descriptor(tree, "UnlimitedOCRForCausalLM")
     port = load_descriptor_text(draft.text, "unlimited_ocr.yaml")
     [report] = prove_numerics(port, tree, recipe="unlimited_ocr", tails=("fa3",))
-    assert report.passed, "\n".join(report.lines())
-    assert report.hits >= 20
+    assert_right(report, 20)
 
 
 @pytest.mark.lab
 @pytest.mark.slow
 def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     text, mixin = render_adapter(port_of("deepseek_ocr2"), known_profile(GENERATIONS[-1]))
     assert mixin is not None
     (tmp_path / "adapter.py").write_text(text)
     (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
     report = prove_adapter("deepseek_ocr2", tmp_path / "adapter.py", release_tree(RELEASE), tail="fa3")
-    assert report.passed, "\n".join(report.lines())
-    assert report.hits >= 40
+    assert_right(report, 40)
 
 
 MUTANTS = (
@@ -470,7 +464,6 @@ MUTANTS = (
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of DeepSeek-OCR 2's port."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_ocr2"), release_tree(RELEASE))
     return reports_of(request, FILE, MUTANTS, asked)
 
@@ -505,7 +498,6 @@ WHOLE_ALONE = (
 @pytest.fixture(scope="module")
 def pristine_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of DeepSeek-OCR's port in its last pristine release."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_ocr"), release_tree(PRISTINE))
     return reports_of(request, f"{MODELS}/deepseek_ocr.py", WHOLE_ALONE, asked)
 
@@ -527,6 +519,5 @@ CODES = ("VCG657", "VCG657", "VCG654")
 @pytest.mark.parametrize(("changes", "code"), [*zip(WRONG, CODES, strict=True)], ids=str)
 def test_a_wrong_descriptor_is_rejected(changes: dict[str, Any], code: str, release_tree: Any) -> None:
     """Encoders that take any side: a wrong one makes no wrong result, only no replay."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("deepseek_ocr", changes), release_tree(RELEASE), tails=("fa3",))
     assert code in [problem.code for problem in report.diagnostics()], "\n".join(report.lines())

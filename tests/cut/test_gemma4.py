@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, id_of, reports_of
+from proven import assert_right
 
 from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.adapters.proof import prove_adapter
@@ -147,12 +148,9 @@ def test_only_what_differs_depends_on_the_path() -> None:
 @pytest.mark.lab
 @pytest.mark.parametrize("architecture", PORTS)
 def test_the_port_equals_the_pristine_tree(architecture: str, drafted: Any, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     release, recipe = PORTS[architecture]
     [report] = prove_numerics(drafted(architecture), release_tree(release), recipe=recipe)
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 20, report.misses >= 4) == (True, True), text
+    assert_right(report, 20, 4)
 
 
 MUTANTS = (
@@ -170,7 +168,6 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def reports(drafted: Any, release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     port = drafted("DiffusionGemmaForBlockDiffusion")
     [request] = numeric_requests(port, release_tree(RELEASE), recipe="diffusion_gemma")
     return reports_of(request, "vllm/model_executor/models/diffusion_gemma.py", MUTANTS, asked)
@@ -201,7 +198,6 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def path_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("gemma4_mm"), release_tree(RELEASE))
     return reports_of(request, MODEL, PATHS, asked)
 
@@ -216,11 +212,9 @@ def test_mutants_of_paths_are_rejected(mutant: Mutant, path_reports: dict[str, N
 @pytest.mark.lab
 @pytest.mark.slow
 def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     text, mixin = render_adapter(port_of("gemma4_mm"), known_profile(GENERATIONS[-1]))
     assert mixin is not None
     (tmp_path / "adapter.py").write_text(text)
     (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
     report = prove_adapter("gemma4_mm", tmp_path / "adapter.py", release_tree(RELEASE))
-    assert report.passed, "\n".join(report.lines())
-    assert report.hits >= 40
+    assert_right(report, 40)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
+from proven import assert_right
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -197,11 +198,8 @@ def test_the_merged_square_is_asked_for_where_nothing_shows_it(
 @pytest.mark.parametrize("release", [PRISTINE, "0.30.0", RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
     """Before 0.31 sequences cover the rows behind a batch, too, in the same offsets."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("lfm2_vl"), release_tree(release), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 80, report.misses >= 10, report.negative_lengths) == (True, True, 0), text
+    assert_right(report, 80, 10)
 
 
 FITS = "(len(item) - 1) * 128 <= sum(item)"
@@ -242,7 +240,6 @@ EARLY = (
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     found: dict[str, NumericReport] = {}
     for release, mutants in ((RELEASE, MUTANTS), (PRISTINE, EARLY)):
         [request] = numeric_requests(port_of("lfm2_vl"), release_tree(release))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
+from proven import assert_right
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -158,11 +159,8 @@ def test_a_grid_that_stays_on_the_host_is_not_moved(release_tree: Any) -> None:
 
 @pytest.mark.lab
 def test_the_port_equals_the_pristine_tree(release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("ovis2_5"), release_tree(RELEASE), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 60, report.misses >= 5, report.negative_lengths) == (True, True, 0), text
+    assert_right(report, 60, 5)
 
 
 MUTANTS = (
@@ -177,7 +175,6 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("ovis2_5"), release_tree(RELEASE))
     return reports_of(request, MODEL, MUTANTS, asked)
 
@@ -206,7 +203,6 @@ RECIPE = Windows()
 
 @pytest.mark.lab
 def test_a_model_with_windows_has_no_graphs_and_right_results(release_tree: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     file = tmp_path / "windows.py"
     file.write_text(WINDOWS)
     [request] = numeric_requests(port_of("ovis2_5"), release_tree(RELEASE), recipe=str(file))

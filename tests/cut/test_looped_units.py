@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from proven import assert_right
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.cut.loops import find_misfit, outline
@@ -228,18 +229,10 @@ def test_a_loop_inside_of_one_with_its_name_is_refused() -> None:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def passed(report: NumericReport) -> bool:
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 100, report.misses >= 5) == (True, True), text
-    return True
-
-
 @pytest.mark.lab
 def test_the_port_equals_the_pristine_tree(release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("minicpmv4_6"), release_tree(RELEASE), tails=("fa2",))
-    assert passed(report)
+    assert_right(report, 100, 5)
 
 
 MUTANTS = (
@@ -254,7 +247,6 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("minicpmv4_6"), release_tree(RELEASE))
     return reports_of(request, MODEL, MUTANTS, asked)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from proven import assert_right
 
 from scaffold.adapters.source import render_adapter
 from scaffold.cut import cut_at_load, prove_cut
@@ -445,20 +446,11 @@ def test_a_loop_that_means_something_else_in_its_method_is_refused(loop: str) ->
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def passed(report: NumericReport) -> bool:
-    """Whether all is right, with batches on graphs and eager ones."""
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 15, report.misses >= 3, report.negative_lengths) == (True, True, 0), text
-    return True
-
-
 @pytest.mark.lab
 def test_a_recorded_loop_equals_the_pristine_tree(release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     port = port_of("isaac", ISAAC)
     [report] = prove_numerics(port, release_tree(RELEASE), tails=("fa3",), recipe=ISAAC_RECIPE)
-    assert passed(report)
+    assert_right(report, 15, 3)
 
 
 @pytest.mark.lab
@@ -466,9 +458,8 @@ def test_a_recorded_loop_equals_the_pristine_tree(release_tree: Any) -> None:
 @pytest.mark.parametrize("model", [*LOOPS, "kimi_k25", "kimi_k3", "muse_glimmer"])
 def test_the_port_of_a_loop_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
     """By the automatic recipe, the last three by their own: nothing makes Kimi's processors, and Muse's are large."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
-    assert passed(report)
+    assert_right(report, 15, 3)
 
 
 LAYERS = "for encoder_layer in self.layers:"
@@ -483,7 +474,6 @@ MUTANTS = (
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of Isaac's port."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
     return reports_of(request, ISAAC_FILE, MUTANTS, asked)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
+from proven import assert_right
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
@@ -117,13 +118,8 @@ def test_a_class_that_shares_items_between_ranks_needs_no_gate(release_tree: Any
 @pytest.mark.lab
 @pytest.mark.parametrize("model", WAYS)
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",), recipe=recipe(model))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert report.hits >= 15, text
-    assert report.misses >= 3, text
-    assert report.negative_lengths == 0, text
+    assert_right(report, 15, 3)
 
 
 #: LightOnOCR inherits Mistral 3's port. It takes precomputed embeddings, one list entry an item.
@@ -146,12 +142,10 @@ RECIPE = LightOnOCR()
 
 @pytest.mark.lab
 def test_a_subclass_inherits_a_right_port(release_tree: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     file = tmp_path / "lightonocr.py"
     file.write_text(LIGHTON)
     [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), recipe=str(file))
-    assert report.passed, "\n".join(report.lines())
-    assert report.hits > 30
+    assert_right(report, 31)
     assert [check.name for check in report.checks if check.name.startswith("precomputed")]
 
 
@@ -172,7 +166,6 @@ def test_a_port_that_has_no_graphs_says_why_at_the_descriptors_line(release_tree
 @pytest.mark.lab
 def test_offsets_in_two_sections_have_no_graphs(release_tree: Any) -> None:
     """FlashInfer's kernel gets the offsets of queries and of values behind each other, in elements."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), tails=("cudnn",))
     text = "\n".join(report.lines())
     failed = [check for check in report.checks if not check.passed]
@@ -194,7 +187,6 @@ COVER = "dst[n:] = torch.minimum(src[-1] + length * steps, dst[-1])"
 @pytest.mark.parametrize(("covered", "code"), [(COVER, ""), ("dst[n:] = src[-1]", "VCG650")], ids=["ours", "empty"])
 def test_sequences_cover_the_rows_after_a_batch_before_0_31(covered: str, code: str, release_tree: Any) -> None:
     """FlashAttention 3 lets unwritten rows reach valid ones there."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("mistral3"), release_tree("0.30.0"), tails=("fa3",), recipe=recipe("mistral3"))
     text = request.overlay[MIXIN].decode()
     assert COVER in text
@@ -213,7 +205,6 @@ SLIPS = {
 @pytest.mark.lab
 @pytest.mark.parametrize("model", SLIPS)
 def test_another_form_of_what_the_encoder_gets_is_not_accepted(model: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     changed = port_of(model, dict([SLIPS[model]]))
     [report] = prove_numerics(changed, release_tree(RELEASE), recipe=recipe(model))
     assert report.hits == 0
@@ -240,7 +231,6 @@ MUTANTS = (
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
     """Every mutant of Mistral 3's port."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), recipe=recipe("mistral3"))
     return reports_of(request, MIXIN, MUTANTS, asked)
 

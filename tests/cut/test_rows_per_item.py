@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
+from proven import assert_right
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.diagnostics import DiagnosticError
@@ -265,11 +266,8 @@ def test_only_parameters_for_sequences_are_known() -> None:
 @pytest.mark.parametrize("release", [pytest.param("0.30.0", marks=pytest.mark.slow), RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
     """In 0.30 sequences cover the rows behind a batch, too."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("deepseek_v4"), release_tree(release), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 80, report.misses >= 6, report.negative_lengths) == (True, True, 0), text
+    assert_right(report, 80, 6)
 
 
 #: What the layers of a port compute wrong.
@@ -295,7 +293,6 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_v4"), release_tree(RELEASE))
     return {**reports_of(request, TOWER, TOWER_MUTANTS, asked), **reports_of(request, MODEL, MUTANTS, asked)}
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, cases, reports_of
+from proven import assert_right
 
 from scaffold.cut import cut_at_load
 from scaffold.cut.loops import find_misfit, loop_method, outline
@@ -270,11 +271,8 @@ def test_an_encoder_whose_list_nobody_asks_for_gives_one_result(release_tree: An
 @pytest.mark.trees
 @pytest.mark.parametrize("model", ["phi4siglip", "kanana_v"])
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 50, report.misses >= 2, report.negative_lengths) == (True, True, 0), text
+    assert_right(report, 50, 2)
 
 
 #: A model that reads two of the layers.
@@ -312,7 +310,6 @@ MUTANTS = (
 def reports(
     release_tree: Any, tmp_path_factory: pytest.TempPathFactory, asked: list[Mutant]
 ) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     file = tmp_path_factory.mktemp("recipe") / "layers.py"
     file.write_text(LAYERS)
     [request] = numeric_requests(port_of("phi4siglip"), release_tree(RELEASE), recipe=str(file))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
+from proven import assert_right
 
 from scaffold.descriptor import RowsPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -161,18 +162,14 @@ def test_a_letter_that_is_bound_to_nothing_is_a_question(release_tree: Any) -> N
 @pytest.mark.lab
 @pytest.mark.parametrize("release", [pytest.param("0.30.0", marks=pytest.mark.slow), RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [report] = prove_numerics(port_of("deepseek_v41"), release_tree(release), tails=("fa3",))
-    text = "\n".join(report.lines())
-    assert report.passed, text
-    assert (report.hits >= 80, report.misses >= 6, report.negative_lengths) == (True, True, 0), text
+    assert_right(report, 80, 6)
 
 
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize("count", ["h * w", "h * (w + 1) + 3"])
 def test_another_count_is_found(count: str, release_tree: Any) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     port = port_of("deepseek_v41", {"item.tokens.count": count})
     [report] = prove_numerics(port, release_tree(RELEASE), tails=("fa3",))
     assert not report.passed
@@ -189,7 +186,6 @@ MUTANTS = (
 
 @pytest.fixture(scope="module")
 def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     [request] = numeric_requests(port_of("deepseek_v41"), release_tree(RELEASE))
     return reports_of(request, MODEL, MUTANTS, asked)
 

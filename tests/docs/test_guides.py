@@ -133,7 +133,6 @@ BEFORE = {
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in HERE])
 def test_the_commands_of_a_page_run(page: str, checkout: Path, tmp_path: Path) -> None:
     """All in one shell. What CI runs anyway is only planned: targets of `make test`, and tests of this suite."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     lines = [
         line.replace("make ", "make --dry-run ", 1)
         if line.startswith("make ") and line.split()[1] in targets_of_ci() - {"setup"}

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proven import assert_right
 
 from scaffold.verify.numeric import NumericReport, check_numerics_all
 from scaffold.workflow import load_port, numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
@@ -39,8 +39,7 @@ def check(release_tree: Any, name: str, before: str = "", after: str = "") -> Nu
 @pytest.mark.parametrize("name", ["aria", *(pytest.param(name, marks=pytest.mark.slow) for name in [*MODELS][1:])])
 def test_a_cut_gives_what_the_model_gives(name: str, release_tree: Any) -> None:
     report = check(release_tree, name)
-    assert report.passed, "\n".join(report.lines())
-    assert report.hits >= MODELS[name]
+    assert_right(report, MODELS[name])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import pytest
 from scaffold.verify.numeric import NumericRequest, Probe, ProbeReport, probe_buffers
 from scaffold.workflow import load_port, numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

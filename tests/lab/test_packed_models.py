@@ -17,7 +17,6 @@ from scaffold.verify.numeric import NumericReport
 from scaffold.verify.numeric.reports import Tail
 from scaffold.workflow import load_port, numeric_requests, tails_of
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab, pytest.mark.usefixtures("check_once")]
 
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

@@ -15,7 +15,6 @@ from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Probe, ProbeReport, probe_buffers
 from scaffold.workflow import load_port, numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 #: A recipe whose inputs are precomputed embeddings.

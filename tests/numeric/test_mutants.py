@@ -13,7 +13,6 @@ from port_mutants import Mutant, cases, is_rejected, reports_of
 
 from scaffold.verify.numeric import NumericReport, NumericRequest
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"

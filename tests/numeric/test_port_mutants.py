@@ -16,7 +16,6 @@ from port_mutants import Mutant, assert_rejected, cases, reports_of
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import load_port, numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 

@@ -12,7 +12,6 @@ from scaffold.draft import interview
 from scaffold.verify.numeric import check_numerics_all
 from scaffold.workflow import numeric_requests
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 FILE = "vllm/model_executor/models/hyperclovax_vision_v2.py"

@@ -126,7 +126,6 @@ def port(release_tree: Any, recipe: str) -> NumericRequest:
 def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
     release_tree: Any, short: str, on_cpu: None
 ) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     request = port(release_tree, short)
     report = check_real_graphs(request, request.tree)
 
@@ -160,7 +159,6 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
 @pytest.mark.lab
 def test_an_automatic_recipe_has_budgets_in_the_tokens_of_the_port(release_tree: Any, on_cpu: None) -> None:
     """BLIP-2: an image has 32 embeddings, and takes 257 tokens of a budget."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     tree = release_tree("0.33.0")
     draft = interview(tree, "Blip2ForConditionalGeneration", {}, lambda question: question.candidates[0].value)
     drafted = load_descriptor_text(draft.text, f"{draft.name}.yaml")

@@ -65,7 +65,6 @@ def test_known_values_of_a_checkpoint_are_taken(tmp_path: Path) -> None:
 @pytest.mark.lab
 def test_the_lab_refuses_a_model_of_another_class(release_tree: Any) -> None:
     """GLM-4.1V has a port by upstream, which would be checked in the place of its sibling's."""
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     request = NumericRequest(release_tree("0.33.0").root, {}, "glm4_1v", ("image",), options=NumericOptions(short=True))
     sibling = replace(request, class_name="Glm4vMoeForConditionalGeneration")
     base = replace(request, class_name="Glm4vForConditionalGeneration")
@@ -82,7 +81,6 @@ def test_the_lab_refuses_a_model_of_another_class(release_tree: Any) -> None:
 @pytest.mark.trees
 @pytest.mark.lab
 def test_a_recipe_may_be_a_file(release_tree: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the `cpu` extra")
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     tree = release_tree("0.22.0")

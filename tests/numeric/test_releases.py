@@ -13,7 +13,6 @@ import pytest
 from scaffold.verify.numeric import NumericOptions, NumericReport, NumericRequest, check_numerics_all
 from scaffold.verify.numeric.reports import Tail
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 ALL = NumericOptions(

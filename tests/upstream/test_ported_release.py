@@ -13,7 +13,6 @@ from release_tests import GENERATION, UNIT, run_tests
 from scaffold.descriptor import shipped_names
 from scaffold.workflow import load_port
 
-pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
