@@ -3,6 +3,7 @@
     python benchmarks/draft_mutants.py                    # one change of every draft that the survey found proven
     python benchmarks/draft_mutants.py --each 5 --seed 1  # other ones, and more of them
     python benchmarks/draft_mutants.py --only NAME        # all changes of one architecture (repeatable)
+    python benchmarks/draft_mutants.py --change "tokens:" # the changes with this text alone
 
 With `--recordings FOLDER` it changes drafts from recordings instead, of those that `watch_drafts.py` found proven.
 
@@ -137,6 +138,7 @@ def main() -> int:
     options.add_argument("--each", type=int, default=1, help="changes of each architecture")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--recordings", type=Path)
+    options.add_argument("--change", default="", metavar="TEXT", help="the changes that contain this alone")
     chosen = options.parse_args()
     os.nice(10)
     from scaffold.protocol import resolve_target
@@ -150,21 +152,23 @@ def main() -> int:
     with keep_warm(), tempfile.TemporaryDirectory() as folder:
         for number, (name, row) in enumerate(survey.items(), 1):
             recording = recorded(tree, name, chosen.recordings) if chosen.recordings else None
-            changes = sorted(set(mutants(tree, name, recording)))
+            changes = sorted({one for one in mutants(tree, name, recording) if chosen.change in one[0]})
             if not chosen.only:
                 # A generator for each name: another architecture in a later survey leaves this one's sample alone.
                 changes = random.Random(f"{chosen.seed} {name}").sample(changes, min(chosen.each, len(changes)))
+            # Changes of an earlier draft say nothing of today's.
+            rows = [other for other in rows if other["architecture"] != name or other["code"] == row["code"]]
+            known = {other["change"] for other in rows if other["architecture"] == name}
             for change, text in changes:
-                known = next((r for r in rows if (r["architecture"], r["change"]) == (name, change)), None)
-                if known and known["code"] == row["code"]:
+                if change in known:
                     continue
                 recipe = None if load(chosen.release)[name]["config"] == "recipe" else AUTOMATIC
                 config = known_configuration([name]) or None
                 end = outcome(tree, change, text, Path(folder), recipe=recipe, config=config, right=row["code"])
-                rows = [other for other in rows if other is not known]
                 rows.append({"architecture": name, "change": change, "outcome": end, "code": row["code"]})
                 save(path, chosen.release, rows)
                 print(f"{number}/{len(survey)} {name}: {end}: {change!r}", file=sys.stderr, flush=True)
+    save(path, chosen.release, rows)
     return int(any(row["outcome"] == "accepted" for row in rows))
 
 
