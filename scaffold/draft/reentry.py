@@ -184,8 +184,8 @@ def put_fields(
     for key, found in fields.items():
         if found.modality is not None and found.modality not in modalities:
             continue
-        if found.kind == "shared":
-            continue  # A batch keeps it as it is.
+        if found.kind == "shared" or (key.endswith("_embeds") and key in subject.trace.refused):
+            continue  # A batch keeps it as it is, or the model refuses it.
         if found.kind == "batched":
             sheet.put(f"fields.{key}", "batched", found.place)
             continue

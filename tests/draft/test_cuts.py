@@ -82,7 +82,7 @@ DRAFTED = {
     ),
     "Cohere2VisionForConditionalGeneration": Case(
         "self.vision_tower(pixels)",
-        {"pixel_values": "num_patches", "num_patches": "batched", "image_embeds": "batched"},
+        {"pixel_values": "num_patches", "num_patches": "batched"},
         {"image": "self._process_image_input(self._parse_and_validate_image_input(**inputs), **inputs)"},
     ),
     "Eagle2_5_VLForConditionalGeneration": Case(
