@@ -446,6 +446,8 @@ def _worse(change: PortChange) -> Iterator[str]:
     worse = []
     if view.gate is not None:
         worse.append(f"- No graphs unless `{view.gate}`.")
+    if view.encoder_gate is not None:
+        worse.append(f"- Nothing is captured unless `{view.encoder_gate}`, which vLLM asks first, and warns.")
     if change.plan.methods.mixin is not None:
         worse.append("- For each batch that is replayed the model's code runs twice, so that the host has more work.")
     if worse:

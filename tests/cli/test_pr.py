@@ -64,6 +64,16 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     assert "open  commits carry Signed-off-by" in done.err
 
 
+def test_a_gate_on_the_encoder_is_told(release_tree):
+    port, tree = load_port("llava"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree)
+
+    text = describe_change(PortChange(prepared, tree, tree.root, prepared.changed), port, proof=ProofOnRecord((), ()))
+
+    assert '- Nothing is captured unless `self.config.vision_config.model_type != "pixtral"`' in text
+    assert "- let a model say that it has no graphs: `vllm/model_executor/models/interfaces.py` (+10 lines)" in text
+
+
 @pytest.mark.parametrize("release", ["0.24.0", "0.33.0"])
 def test_notes_on_sequences_are_the_code(release, release_tree):
     """Of releases with and without spare sequences: what a graph holds is said in the words of the capture method."""
