@@ -53,6 +53,10 @@ class _Answer:
     fallback_reason: str | None
 
 
+#: Put imports in the target's order, and change nothing else.
+_SORT = ("check", "--fix-only", "--exit-zero", "--select", _IMPORTS)
+
+
 def format_changed(before: str | None, after: str, *, path: str, config_root: Path) -> str:
     """`after` in the target's format; if the file was not in it, only the changed lines are.
 
@@ -64,6 +68,8 @@ def format_changed(before: str | None, after: str, *, path: str, config_root: Pa
     if after.startswith(_BOM):  # ruff drops it
         plain = None if before is None else before.removeprefix(_BOM)
         return _BOM + format_changed(plain, after.removeprefix(_BOM), path=path, config_root=config_root)
+    if before is None:  # where a package has other first-party modules than vLLM's tree
+        after = _run_ruff(_SORT, after, path, config_root).output
     formatted = _run_ruff(("format",), after, path, config_root).output
     if before is None or formatted == after or is_formatted(before, path, config_root):
         return formatted
@@ -266,7 +272,7 @@ def _unusable(file: Path, reason: str) -> DiagnosticError:
 @lru_cache(maxsize=64)  # a text that came in the target's format is asked about twice: by its maker and by its judge
 def _run_ruff(command: tuple[str, ...], text: str, path: str, config_root: Path) -> _Answer:
     """One run over `text`; with the defaults if the target's settings are rejected. Errors: VCG623."""
-    defaults = ("--isolated", *(("--select", _FALLBACK_RULES) if command[0] == "check" else ()))
+    defaults = ("--isolated", *(("--select", _FALLBACK_RULES) if command[0] == "check" and command != _SORT else ()))
     settings = _settings((config_root / path).parent, config_root)
     reason = settings.reason
     if settings.found and reason is None:

@@ -57,10 +57,11 @@ class Case:
     edit: Edit
     before: str
     after: str | None
+    path: str = MODEL
 
 
 def run(case: Case) -> None:
-    after = edit(case.before, case.edit)
+    after = edit(case.before, case.edit, path=case.path)
     assert after == (case.before if case.after is None else case.after)
 
 
@@ -383,6 +384,20 @@ NEW = AddImport(".interfaces", "SupportsNew")
         NEW,
         "import os\n\nX = 1\n",
         "import os\n\nfrom .interfaces import SupportsNew\n\nX = 1\n",
+    ),
+    Case(
+        "in another package, where vLLM is third party and which more are first party is not known",
+        AddImport("vllm.b", "B"),
+        "import torch\nfrom vllm.a import A\n\nfrom acme_utils import U\nfrom acme.x import X\n",
+        "import torch\nfrom vllm.a import A\nfrom vllm.b import B\n\nfrom acme_utils import U\nfrom acme.x import X\n",
+        path="acme/models/m.py",
+    ),
+    Case(
+        "in another package that does not import vLLM yet",
+        AddImport("vllm.b", "B"),
+        "import vllm_utils\n\nfrom acme.x import X\n",
+        "import vllm_utils\nfrom vllm.b import B\n\nfrom acme.x import X\n",
+        path="acme/models/m.py",
     ),
     Case(
         "an unsorted section gets it at its end",
