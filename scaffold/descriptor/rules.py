@@ -255,16 +255,18 @@ _MODEL_PACKAGES = ("vllm.model_executor.models.", "vllm.models.", "vllm.transfor
 
 
 def _modules_are_models(context: Context) -> Problems:
-    """Ports import nothing but vLLM's models and processors."""
+    """Ports import nothing but vLLM's models and processors, and those of the package that has the model."""
     port = context.port
+    own = port.module.partition(".")[0]
+    packages = _MODEL_PACKAGES if own == "vllm" else (f"{own}.", *_MODEL_PACKAGES)
     for at, section in (("processor.module", port.processor), ("item.tokens.module", port.tokens_made)):
         module = section.module if section is not None else None
-        if module is not None and "." in module and not module.startswith(_MODEL_PACKAGES):
+        if module is not None and "." in module and not module.startswith(packages):
             yield context.problem(
                 "VCG309",
                 f"`{module}` is no module of vLLM's models",
                 at,
-                f"name a module below {' or '.join(package.rstrip('.') for package in _MODEL_PACKAGES)}",
+                f"name a module below {' or '.join(package.rstrip('.') for package in packages)}",
             )
 
 

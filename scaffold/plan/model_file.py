@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
     """The file of the mixin. Raises VCG525 where the tree has another one: other models would change with it."""
     path, source = mixin.path, render_template("common/licence.py.jinja") + mixin.source
-    if tree.exists(path) and not same_meaning(tree.parse(path), ast.parse(source)):
+    if tree.exists(path) and not same_meaning(_in_one_order(tree.parse(path)), _in_one_order(ast.parse(source))):
         raise DiagnosticError(
             Diagnostic(
                 "VCG525",
@@ -39,6 +39,13 @@ def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
             )
         )
     return FilePlan(path, (), f"hold what all ports of this layout have in common ({mixin.class_name})", source=source)
+
+
+def _in_one_order(module: ast.Module) -> ast.Module:
+    """A module with its imports in the order of their text: a package may sort them in another one than vLLM."""
+    imports = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    others = [node for node in module.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    return ast.Module([*sorted(imports, key=ast.unparse), *others], [])
 
 
 def plan_model(

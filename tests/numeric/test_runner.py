@@ -25,7 +25,7 @@ from scaffold.verify.numeric import (
     runner,
 )
 from scaffold.verify.numeric import child as child_process
-from scaffold.verify.numeric.overlay import build_overlay
+from scaffold.verify.numeric.overlay import build_overlay, changed_modules
 from scaffold.verify.numeric.reports import NoteTaker
 
 REPORT = {"checks": [], "hazards": [], "hits": 3, "misses": 1, "negative_lengths": 0}
@@ -327,6 +327,23 @@ def test_an_overlay_is_links_except_for_what_it_replaces(request_for: NumericReq
     assert (root / "vllm/b").is_symlink()
     assert not (root / "docs").exists()
     assert (request_for.tree / "vllm/a/x.py").read_text() == "# vllm/a/x.py\n"
+
+
+def test_a_package_beside_the_tree_is_links_too(request_for: NumericRequest, tmp_path: Path, monkeypatch) -> None:
+    for name in ("__init__.py", "models/m.py"):
+        (tmp_path / "home/acme" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home/acme" / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    beside = [("acme", Path("home/acme"))]  # a folder as a user may name it
+    overlay = {"acme/models/m.py": b"new", "tests/t.py": b"no"}
+    build_overlay(request_for.tree, overlay, tmp_path / "changed", beside)
+    build_overlay(request_for.tree, {}, tmp_path / "pristine", beside)
+    assert changed_modules(overlay) == ["acme.models.m"]
+    assert (tmp_path / "changed/acme/models/m.py").read_bytes() == b"new"
+    assert (tmp_path / "changed/acme/__init__.py").read_text() == "__init__.py"
+    assert (tmp_path / "pristine/acme/models/m.py").read_text() == "models/m.py"
+    assert (tmp_path / "changed/vllm/a/x.py").read_text() == "# vllm/a/x.py\n"
+    assert (tmp_path / "home/acme/models/m.py").read_text() == "models/m.py"
 
 
 OK = Check("c", "image", True, 0.0, 0.0)

@@ -46,6 +46,10 @@ def test_all_is_in_the_package_s_folder(name: str, release_tree, tmp_path: Path)
     assert "from vllm.model_executor.models.interfaces import" in text
     assert mixin is None or f"from .{mixin.module} import {mixin.class_name}" in text
     assert not {"VCG426", "VCG524"} & {note.code for note in found.notes}
+    for change in found.changed:
+        (tmp_path / change.path).write_bytes(change.after)
+    again = port_of(name, {"model.module": f"acme.models.{stem}"})
+    assert not prepare_port(again, tree.reread()).changed  # in the package's order of imports, too
 
 
 @pytest.mark.parametrize(("name", "reenters"), [("llava", True), ("qwen2_vl", False)])
