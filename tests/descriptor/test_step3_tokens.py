@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 
 import pytest
+from changed_ports import port_of
 
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import SourceTree
 from scaffold.workflow import load_port
 
@@ -82,3 +84,14 @@ class TestTokens:
         for pixels, tokens in (("image_size", "num_image_feature_size"), ("patch_size", "num_patch_feature_size")):
             assert given[pixels] // PATCH % 4 != 1
             assert formula(given[pixels]) == given[tokens]
+
+
+def test_a_package_s_model_names_modules_of_that_package_alone() -> None:
+    def load(processor: str) -> object:
+        return port_of("step3_vl", {"model.module": "acme.models.step", "processor.module": processor})
+
+    assert load("acme.processing")
+    with pytest.raises(DiagnosticError) as caught:
+        load("acme_too.processing")
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG309"]
+    assert "name a module below acme or vllm" in (caught.value.diagnostics[0].help or "")
