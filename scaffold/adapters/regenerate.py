@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from scaffold.adapters import manifest as manifests
 from scaffold.adapters.drift import Drift, compare_outputs, read_file
 from scaffold.adapters.manifest import SHIPPED, Manifest, read_manifest
 from scaffold.changes import FileChange, unified_lines
-from scaffold.diagnostics import Diagnostic, Severity, Span
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
     from scaffold.adapters.outputs import Outputs, Source
@@ -49,7 +50,8 @@ class Regeneration:
 
     @property
     def summary(self) -> str:
-        return f"checked {self.files} files from {self.descriptors} descriptors"
+        files = f"{self.files} file" + "s" * (self.files != 1)
+        return f"{files} from {self.descriptors} descriptor" + "s" * (self.descriptors != 1)
 
 
 def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regeneration:
@@ -94,7 +96,9 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         )
     written = [drift for drift in differences if not drift.is_foreign]
     changes = [FileChange(drift.path, drift.disk, drift.expected) for drift in written]
-    reporter = _Reporter(folder, {output.path: output.descriptor for output in chosen})
+    # `--all` would not make what the manifest does not name yet.
+    added = shlex.join(references) if set(selection) != set(before.descriptors) else None
+    reporter = _Reporter(folder, {output.path: output.descriptor for output in chosen}, added)
     reported = [
         reporter.drift(drift)
         for drift in differences
@@ -152,10 +156,14 @@ def publish_regeneration(
 
 @dataclass(frozen=True)
 class _Reporter:
-    """Says what has drifted. `descriptors` tells which descriptor an output is made of."""
+    """Says what has drifted. `descriptors` tells which descriptor an output is made of.
+
+    `added` are the words for descriptors that the manifest does not name yet: a repair must name them.
+    """
 
     folder: Path
     descriptors: Mapping[str, str | None]
+    added: str | None = None
 
     def drift(self, drift: Drift) -> Diagnostic:
         shown = (self.folder / drift.path).as_posix()
@@ -192,8 +200,8 @@ class _Reporter:
 
     def _command(self, descriptor: str | None) -> str:
         into = "" if self.folder == DEFAULT_FOLDER else f" --into {shlex.quote(str(self.folder))}"
-        name = f" {descriptor}" if descriptor is not None and descriptor.isidentifier() else " --all"
-        return f"vitcg-scaffold new{into}{name}"
+        name = descriptor if descriptor is not None and descriptor.isidentifier() else "--all"
+        return f"vitcg-scaffold new{into} {self.added or name}"
 
 
 def _span(path: str, line: int = 1) -> Span:
@@ -254,8 +262,22 @@ def _load(folder: Path, reference: str) -> Source:
 
     is_file = reference.endswith((".yaml", ".yml"))
     place = Path(os.path.relpath(folder / reference)) if is_file else shipped_path(reference)
+    if is_file and place is not None and not place.exists():
+        raise DiagnosticError(_no_descriptor(folder, reference, place))
     port = load_descriptor(place if place is not None else reference)
     return Source(reference, port, port.warnings)
+
+
+def _no_descriptor(folder: Path, reference: str, place: Path) -> Diagnostic:
+    """That a descriptor is gone which the folder was generated from: deleted, or moved."""
+    manifest = (folder / manifests.NAME).as_posix()
+    into = "" if folder == DEFAULT_FOLDER else f" --into {shlex.quote(str(folder))}"
+    return Diagnostic(
+        "VCG100",
+        f"no descriptor `{place.as_posix()}`, which {manifest} names",
+        _span(manifest, _DESCRIPTORS_LINE),
+        f"put it back; or delete {json.dumps(reference)} from {manifest}, and run `vitcg-scaffold new{into} --all`",
+    )
 
 
 def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic]:

@@ -25,11 +25,11 @@ def generate_adapters(
     plan = plan_regeneration(folder, descriptors)
     if plan.nothing is not None:  # a check of nothing must not pass
         console.report([*plan.notes, plan.nothing])
-        console.result(plan.summary)
+        console.result(f"checked {plan.summary}")
         raise click.exceptions.Exit(Exit.DESCRIPTOR)
     if mode == "check":
         console.report([*plan.notes, *plan.drift])
-        console.result(plan.summary)
+        console.result(f"checked {plan.summary}")
         if plan.drift:
             raise click.exceptions.Exit(Exit.DRIFT)
         return
@@ -40,7 +40,7 @@ def generate_adapters(
         label = " ".join(["new", *(descriptors or ["--all"])])
         console.report(publish_regeneration(plan, label=label, allow_dirty=allow_dirty))
     _show_files(console, plan, "would change" if mode else "changed")
-    console.result(plan.summary)
+    console.result(plan.summary if plan.changes else f"{plan.summary}, all current")
     if plan.changes and not mode:
         tests = folder / "tests"
         # A descriptor without a shipped recipe has no tests of its adapters, whose methods are those of its port.

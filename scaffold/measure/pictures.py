@@ -71,7 +71,7 @@ def chart(height: float, draw: Callable[..., None], panels: int = 1) -> str:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise DiagnosticError(
-            Diagnostic("VCG474", f"a picture needs matplotlib: {error}", help="pip install 'vitcg-scaffold[plot]'")
+            Diagnostic("VCG474", f"a picture needs matplotlib: {error}", help="pip install matplotlib")
         ) from error
     out = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "backend": "svg"}):

@@ -185,4 +185,4 @@ def test_nothing_draws_without_matplotlib(monkeypatch):
     with pytest.raises(DiagnosticError) as raised:
         pictures.budget_curves(CURVES)
     (found,) = raised.value.diagnostics
-    assert (found.code, found.help) == ("VCG474", "pip install 'vitcg-scaffold[plot]'")
+    assert (found.code, found.help) == ("VCG474", "pip install matplotlib")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -70,7 +71,7 @@ def test_fresh_folder_has_no_drift(scene: Scene) -> None:
     result = scene.regen("--check")
 
     assert result.exit == 0
-    assert result.out == "checked 13 files from 1 descriptors\n"
+    assert result.out == "checked 13 files from 1 descriptor\n"
     assert result.err == ""
 
 
@@ -89,7 +90,7 @@ def test_check_reports_each_drift_and_writes_nothing(
     named = [item for item in found if path in item["message"]]
     assert named, found
     assert offer in named[0]["help"]
-    assert f"checked {12 if spoil is _leave_over else 13} files from 1 descriptors" in result.err
+    assert f"checked {12 if spoil is _leave_over else 13} files from 1 descriptor" in result.err
     assert scene.content() == before
 
 
@@ -100,6 +101,50 @@ def test_regen_repairs_what_nobody_edited(scene: Scene, spoil: Callable[[Scene],
     assert scene.regen().exit == 0
     assert scene.regen("--check").exit == 0
     assert (scene.folder / "examples/offline.py").exists() == (spoil is not _leave_over)
+
+
+def test_what_a_run_says_that_changes_nothing(scene: Scene) -> None:
+    assert scene.regen().out == "13 files from 1 descriptor, all current\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check",)])
+def test_a_descriptor_that_is_gone_is_an_error_of_the_manifest(arguments, scene: Scene) -> None:
+    """As the message says, its name goes from the manifest and its files from the folder."""
+    other = scene.descriptor.with_name("other.yaml")
+    other.write_text(scene.descriptor.read_text("utf-8"), "utf-8")
+    assert scene.regen(str(other)).exit == 0
+    assert "vitcg_adapters/v0_30/other.py" in scene.content()
+    other.unlink()
+
+    result = scene.regen(*arguments, format="json")
+
+    assert (result.exit, result.codes) == (3, ["VCG100"])
+    (found,) = json.loads(result.out)["diagnostics"]
+    assert "/MANIFEST.json names" in found["message"]
+    (entry,) = re.findall(r"delete (\S+) from", found["help"])
+    manifest = scene.folder / "MANIFEST.json"
+    names = [name for name in json.loads(manifest.read_text())["descriptors"] if json.dumps(name) != entry]
+    assert len(names) == 1
+    manifest.write_text(json.dumps({"schema": 2, "descriptors": names}), "utf-8")
+    assert scene.regen().exit == 0
+    assert "vitcg_adapters/v0_30/other.py" not in scene.content()
+    assert scene.regen("--check").exit == 0
+
+
+def test_a_descriptor_that_no_run_has_named_is_named_by_the_repair(scene: Scene) -> None:
+    """`new --all` takes the manifest's alone, so it would repair nothing."""
+    other = scene.descriptor.with_name("other.yaml")
+    other.write_text(scene.descriptor.read_text("utf-8"), "utf-8")
+
+    result = scene.regen(str(scene.descriptor), str(other), "--check", format="json")
+
+    assert result.exit == 1
+    repairs = {item["help"] for item in json.loads(result.out)["diagnostics"]}
+    (repair,) = repairs
+    (words,) = re.findall(r"^run `vitcg-scaffold (new .+)`$", repair)
+    assert scene.run(*shlex.split(words)).exit == 0
+    assert scene.regen("--check").exit == 0
+    assert "vitcg_adapters/v0_30/other.py" in scene.content()
 
 
 def test_without_a_manifest_the_descriptor_must_be_named_again(scene: Scene) -> None:
@@ -160,7 +205,7 @@ def test_check_speaks_every_format(scene: Scene, format: str, read: Callable[[st
     result = scene.regen("--check", format=format)
 
     assert result.exit == 1
-    assert "checked 12 files from 1 descriptors" in result.err
+    assert "checked 12 files from 1 descriptor" in result.err
     found = {(code, level, file.rpartition(f"{scene.folder}/")[2]) for code, level, file in read(result.out)}
     assert {
         ("VCG530", "error", DOCS),
@@ -216,7 +261,7 @@ def test_a_folder_that_nobody_generated_into_is_one_error(arguments, scene: Scen
     # As it was printed, and from then on the check is of these descriptors.
     assert scene.run("new", "descriptors/mine.yaml").exit == 0
     checked = scene.run("new", "--all", "--check")
-    assert (checked.exit, "from 1 descriptors" in checked.out) == (0, True)
+    assert (checked.exit, "from 1 descriptor" in checked.out) == (0, True)
 
 
 def test_wrong_descriptor_is_reported_before_anything_else(scene: Scene) -> None:

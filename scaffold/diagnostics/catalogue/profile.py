@@ -33,6 +33,6 @@ CODES: tuple[Code, ...] = (
         "VCG474",
         "no library to draw with",
         "`budgets --plot`, `profile --svg` and `bench --svg` draw with matplotlib, which servers do not need. "
-        "`pip install 'vitcg-scaffold[plot]'` brings it. The tables of these commands need nothing.",
+        "`pip install matplotlib` brings it. The tables of these commands need nothing.",
     ),
 )
