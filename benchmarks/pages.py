@@ -13,37 +13,24 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import measured_attention
-import measured_bench
-import measured_cut
-import measured_engine
-import measured_fp8
-import measured_fuzz
-import measured_graphs
-import measured_harm
-import measured_host
 import measured_index
-import measured_manager
-import measured_memory
-import measured_ports
 import measured_reach
-import measured_stream
 import measured_summary
-import measured_tuning
-import measured_walkthrough
-import measured_watch
 from measured import ROOT, Page, PageError
 
 #: In the order of the index.
-KINDS = (
-    measured_ports, measured_graphs, measured_cut, measured_host, measured_manager, measured_memory, measured_stream,
-    measured_tuning, measured_fp8, measured_attention, measured_engine, measured_bench, measured_harm,
-    measured_fuzz, measured_walkthrough, measured_watch,
-)  # fmt: skip
+KINDS = [
+    import_module(f"measured_{name}")
+    for name in (
+        "ports", "graphs", "cut", "host", "manager", "memory", "stream", "tuning", "fp8", "attention", "engine",
+        "bench", "harm", "fuzz", "walkthrough", "watch",
+    )
+]  # fmt: skip
 
 
 def all_pages() -> list[Page]:
