@@ -422,7 +422,17 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
     for name in models:
         subject = SUBJECTS[name]
         draft = folder / f"{name}.yaml"
-        command = [sys.executable, "-m", "scaffold.cli", "init", subject.architecture, "--vllm", release, "--yes"]
+        command = [
+            sys.executable,
+            "-m",
+            "scaffold.cli",
+            "init",
+            subject.architecture,
+            "--vllm",
+            release,
+            "--yes",
+            "--no-run",
+        ]
         if name in shipped_names():
             port = load_port(name)
         else:

@@ -20,8 +20,8 @@ def pages() -> list[Page]:
         return []
     text = document(
         "# Drafts from a recording",
-        """`init` drafts a descriptor from a model's sources. With `--run` it drafts from a recording of a run of that
-        model, made small. Each release's table counts the architectures that the sources draft and whose run was
+        """`init` drafts a descriptor from a recording of a run of the model, made small. With `--no-run` it drafts from
+        the model's sources. Each release's table counts the architectures that the sources draft and whose run was
         recorded, by the layout of the draft from the sources.""",
         """* *same*: both say the same of the model, with the first candidate of every question
 * *other*: they say it otherwise. Most often it is another attribute with the same number, or `cut` for `tiles`

@@ -29,7 +29,7 @@ from scaffold.report.plain import one_line
 #: Section of `--help` -> command -> (module below scaffold.cli, summary), in the order of use.
 SECTIONS = {
     "Port a model": {
-        "init": ("init", "Draft a descriptor from a model's own source."),
+        "init": ("init", "Draft a descriptor from a run of a model."),
         "new": ("new", "Generate a model's encoder CUDA graph port into a vLLM tree, or adapters into a folder."),
         "plan": ("plan", "Show what `new` would change in a vLLM tree, and why."),
         "fix": ("fix", "Repair a port that a vLLM tree has already, in a few proven lines."),

@@ -1,4 +1,4 @@
-"""`vitcg-scaffold init`: draft a descriptor from a model's source, or from a run of it."""
+"""`vitcg-scaffold init`: draft a descriptor from a run of a model, or from its source where it cannot run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNRECORDED = ("tiles", "paths")
     "init",
     epilog=examples(
         "init Qwen2VLForConditionalGeneration --vllm 0.21.0 -o qwen2_vl.yaml",
-        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --answer let.k=self.num_image_token",
+        "init vllm/model_executor/models/internvl.py --vllm ~/vllm --yes",
     ),
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
@@ -71,7 +71,10 @@ _UNRECORDED = ("tiles", "paths")
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file. Draft where a base's port serves, too.")
-@click.option("--run", is_flag=True, help="Draft from a run of the model. This runs the tree's code, as `verify` does.")
+@click.option(
+    "--no-run", is_flag=True, help="Run nothing of the tree: read the model's source as text, and draft from that."
+)
+@click.option("--run", is_flag=True, hidden=True)  # asked for what is the default now
 @click.option(
     "--show-recording",
     is_flag=True,
@@ -94,6 +97,7 @@ def command(
     no_input: bool,
     yes: bool,
     force: bool,
+    no_run: bool,
     run: bool,
     show_recording: bool,
     as_json: bool,
@@ -102,12 +106,13 @@ def command(
     values: dict[str, Any],
     trust_remote_code: bool,
 ) -> None:
-    """Draft a descriptor from a model's own source. Reads the source and imports nothing of vLLM.
+    """Draft a descriptor from a run of a model. This runs the tree's code, as `verify` does.
 
-    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. With --run, `init` makes
-    it small, with random weights, and runs it on a few items of each modality: with your rights, in a process of its
-    own. It drafts from the calls that it saw, and from the source where they give no draft. --recipe, --config, --set
-    and --trust-remote-code build the model for a run.
+    MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. `init` makes it small,
+    with random weights, and runs it on a few items of each modality: with your rights, in a process of its own. It
+    drafts from the calls that it saw. --recipe, --config, --set and --trust-remote-code build the model. Where it
+    cannot be built, or its calls give no draft (VCG489), `init` drafts from the source. With --no-run it runs nothing,
+    and reads the source as text.
 
     A comment beside each value says what showed it. On a terminal `init` asks for every value that nothing shows: an
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
@@ -130,10 +135,11 @@ def command(
     building = {"recipe": recipe, "config": config, "values": values, "trust_remote_code": trust_remote_code}
     if as_json and not show_recording:
         raise click.UsageError("--json goes with --show-recording.")
-    if run and layout in _UNRECORDED:
-        raise click.UsageError(f"No recording is drafted as `{layout}`: leave --run or --layout out.")
-    if any(building.values()) and not (run or show_recording):
-        raise click.UsageError("--recipe, --config, --set and --trust-remote-code go with --run or --show-recording.")
+    if no_run and (run or show_recording or any(building.values())):
+        raise click.UsageError("--no-run runs nothing: leave out what builds, runs or shows a model.")
+    runs = not no_run and layout not in _UNRECORDED
+    if any(building.values()) and not (runs or show_recording):
+        raise click.UsageError(f"No recording is drafted as `{layout}`: leave out what builds the model.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
@@ -150,7 +156,7 @@ def command(
     shipped = find_shipped(tree, model) if package is None else None
     try:
         refuse_model(tree, model)
-        recording = _recorded(console, tree, model, building) if run else None
+        recording = _recorded(console, tree, model, building) if runs else None
     finally:  # behind the line that code runs, which is the first
         if shipped is not None:
             console.report([shipped])
@@ -182,7 +188,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, run, force, building))
+    again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, no_run, force, building))
     _say_next(console, draft, output, target_words(vllm, package), command_line(*again))
 
 
@@ -233,14 +239,14 @@ def _recorded(console: Console, tree: SourceTree, model: str, building: dict[str
     except DiagnosticError as error:
         if any(building.values()):
             raise
-        console.note(f"Drafts from the source alone, since the model did not run: {error.diagnostics[0].message}")
-        return None
-    if not recording.batches:
-        console.note(
-            f"Drafts from the source alone, since the model ran on nothing: {'; '.join(recording.missing.values())}"
-        )
-        return None
-    return recording
+        reason = f"the model did not run: {error.diagnostics[0].message}"
+    else:
+        if recording.batches:
+            return recording
+        reason = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
+    what = f"drafted from the source, since {reason}"
+    console.report([Diagnostic("VCG489", what, help="see `vitcg-scaffold explain VCG489`", severity=Severity.INFO)])
+    return None
 
 
 def _show_recording(console: Console, recording: Recording, as_json: bool) -> None:
@@ -354,12 +360,12 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
 
 
 def _again(
-    given: tuple[str, ...], layout: str | None, yes: bool, run: bool, force: bool, building: dict[str, Any]
+    given: tuple[str, ...], layout: str | None, yes: bool, no_run: bool, force: bool, building: dict[str, Any]
 ) -> list[str]:
     """The options that decide what a draft says."""
     said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
     said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
-    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--run": run, "--force": force}
+    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--no-run": no_run, "--force": force}
     words = [word for pair in said for word in pair]
     return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
 

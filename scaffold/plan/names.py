@@ -83,6 +83,9 @@ def _inputs(port: AnyPort, paths: ModelPaths, tree: SourceTree) -> Iterator[Diag
     """Keys of inputs in the processor's field configuration, and functions that ports take from other modules."""
     for at, key in (*port.keys, *port.further_keys):
         found = paths.keyword(key) if at.endswith(".embeds") else paths.field(key)
+        if found.answer is Answer.MISSING and key.endswith("_embeds"):
+            read = paths.keyword(key)  # a model may take precomputed embeddings that its processor declares nowhere
+            found = read if read.answer is Answer.KNOWN else found
         if found.answer is Answer.MISSING:
             yield Diagnostic(
                 "VCG464",

@@ -99,7 +99,7 @@ def test_no_command_runs_what_a_repository_names(run, trapped):
     assert run("pr", "internvl", "--vllm", trapped).code == 0
     assert run("new", "internvl", "--vllm", trapped).code == 0
     assert run("revert", trapped).code == 0
-    assert run("init", "internvl", "--vllm", trapped, "--no-input").code == 0
+    assert run("init", "internvl", "--vllm", trapped, "--no-input", "--no-run").code == 0
     assert run("revert", "--unfinished", trapped).code == 0
     assert not sprung(trapped)
 

@@ -27,7 +27,7 @@ def draft(folder: Path, output: Path, release_tree, tool: Path = ROOT) -> Path:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "scaffold.cli", "init", "InternVLChatModel"),
-            *("--vllm", str(release_tree("0.22.0").root), "--no-input", "-o", str(output)),
+            *("--vllm", str(release_tree("0.22.0").root), "--no-input", "--no-run", "-o", str(output)),
         ],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(tool)},

@@ -19,10 +19,10 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     ),
     "`tests/docs/test_security.py` names the test": ("docs/test_security.py::test_every_test_is_there",),
     # -- which commands run a tree's code
-    "| `init`, `plan`, `inspect`": (
+    "| `plan`, `inspect`, `pr`": (
         READERS,
         "cli/test_hostile.py::test_the_watch_sees_what_is_executed",
-        "watch/test_recording.py::test_nothing_runs_unless_it_is_asked_for",
+        "watch/test_recording.py::test_without_a_run_the_sources_draft",
     ),
     "| `new` with a folder, or": (
         READERS,
@@ -35,7 +35,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
         "protocol/test_protocol_targets.py::test_a_planted_release_is_fetched_again",
         "protocol/test_protocol_targets.py::test_wrong_digest",
     ),
-    "| `verify`, `new --verify`, `init --run`, `init --show-recording`": (
+    "| `verify`, `new --verify`, `init`, `init --show-recording`": (
         "watch/test_recording.py::test_it_drafts_from_the_run",
         "cli/test_proof_of_what_ran.py::test_a_proof_is_of_what_ran",
         "cli/test_new_proof.py::test_an_interrupted_proof_leaves_no_file_and_no_process",
@@ -46,7 +46,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     ),
     "| `bench`, `profile`": ("cli/test_bench.py::test_code_of_no_folder_cannot_be_trusted",),
     "Look at a stranger's tree": None,
-    "Run `verify`, `fix`, `new --verify`, `init --run` and `init --show-recording` only": None,
+    "Run `verify`, `fix`, `new --verify` and `init` without `--no-run` only": None,
     "`--recipe FILE.py` also runs that file": (
         "numeric/test_recipe_files.py::test_a_recipe_may_be_a_file",
         "numeric/test_checkpoint.py::test_a_processor_in_code_of_the_checkpoint",

@@ -45,7 +45,7 @@ def tree(copied_tree) -> Path:
 
 @pytest.fixture
 def run(capfdbinary, monkeypatch, tmp_path):
-    """`run("init", ...)` in this process, in an empty folder; exit code and both streams."""
+    """`run("init", ...)` without a run of the model, in an empty folder; exit code and both streams."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("COLUMNS", "120")
@@ -53,7 +53,7 @@ def run(capfdbinary, monkeypatch, tmp_path):
     def call(*arguments: object) -> tuple[int, str, str]:
         capfdbinary.readouterr()
         with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
+            main([*map(str, arguments), *["--no-run"] * (arguments[0] == "init")])
         captured = capfdbinary.readouterr()
         return int(stop.value.code or 0), captured.out.decode(), captured.err.decode()
 
@@ -220,7 +220,7 @@ def test_what_init_says_to_type_next_works(run, tree):
     assert code == 0
     assert typed(err) == ["plan", "two words.yaml", "--vllm", str(tree)]
     code, _, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
-    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "-o", "internvl.yaml"]
+    assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "--no-run", "-o", "internvl.yaml"]
 
 
 def test_a_refusal_leaves_a_file_to_start_from(run, tree):
@@ -268,7 +268,7 @@ def test_a_model_that_a_port_of_its_base_serves_needs_nothing(options, run):
 def test_a_port_of_its_own_is_drafted_on_request(run):
     """The next commands are those that take such a draft."""
     name = ("init", "JinaVLForRanking", "--vllm", "0.33.0", "--yes", "--force")
-    assert f"Next: `vitcg-scaffold {shlex.join(name[:4])} --yes --force -o " in run(*name)[2]
+    assert f"Next: `vitcg-scaffold {shlex.join(name[:4])} --yes --no-run --force -o " in run(*name)[2]
     code, _, err = run(*name, "-o", "my.yaml")
     assert code == 0
     assert "warning[VCG485]" in err
@@ -401,7 +401,7 @@ def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from scaffold.cli.app import main; main(sys.argv[1:])"
     )
-    options = ["-o", "my.yaml", "--color", "never", *more]
+    options = ["-o", "my.yaml", "--color", "never", "--no-run", *more]
     with subprocess.Popen(
         [sys.executable, "-c", script, "init", ARCH, "--vllm", str(tree), *options],
         stdin=child,

@@ -44,7 +44,7 @@ def test_a_drafted_model_becomes_a_port(
     given = [part for key, value in answers.items() for part in ("--answer", f"{key}={value}")]
 
     for arguments in (
-        ["init", architecture, "--vllm", tree, "--no-input", "--force", "-o", str(draft), *given],
+        ["init", architecture, "--vllm", tree, "--no-input", "--no-run", "--force", "-o", str(draft), *given],
         ["new", str(draft), "--vllm", tree, "--diff", "--replace"],  # QianfanOCR inherits InternVL's port
     ):
         with pytest.raises(SystemExit) as done:

@@ -167,7 +167,16 @@ def test_the_installed_command_runs(installed, tmp_path, arguments, said):
 def test_a_draft_leads_editors_to_the_schema_in_the_wheel(installed, tmp_path, release_tree):
     """The first line of a draft is the address of a file that the wheel has, and that is what the tool prints."""
     tree = release_tree("0.22.0").root
-    done = run(installed / "vitcg-scaffold", "init", "InternVLChatModel", "--vllm", tree, "--no-input", cwd=tmp_path)
+    done = run(
+        installed / "vitcg-scaffold",
+        "init",
+        "InternVLChatModel",
+        "--vllm",
+        tree,
+        "--no-input",
+        "--no-run",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     address = done.stdout.splitlines()[0].removeprefix("# yaml-language-server: $schema=file://")
     assert Path(address).is_relative_to(installed.parent.resolve())

@@ -203,16 +203,16 @@ def run(capfdbinary: Any) -> Callable[..., tuple[int, str, str]]:
 
 
 def test_it_drafts_from_the_run(record: Record, run: Any) -> None:
-    code, out, err = run(KIMI, "--run")
+    code, out, err = run(KIMI)
     assert code == 0, err
     assert err.startswith(f"Runs the code of vllm-{RELEASE}: ")
     assert f"# {KIMI}: drafted from a recording of vLLM {RELEASE}." in out
     assert "VCG489" not in err
 
 
-def test_nothing_runs_unless_it_is_asked_for(run: Any, monkeypatch: Any) -> None:
+def test_without_a_run_the_sources_draft(run: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("scaffold.verify.numeric.record_run", None)
-    code, out, err = run(KIMI)
+    code, out, err = run(KIMI, "--no-run")
     assert code == 0, err
     assert "drafted from the sources of vLLM" in out
     assert "Runs the code" not in err
@@ -243,7 +243,7 @@ class TestCommand:
         """Kimi-VL, if its run had called no part."""
         bare = replace(record(KIMI), batches=tuple(replace(one, calls=()) for one in record(KIMI).batches))
         monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: bare)
-        code, out, err = run(KIMI, "--run")
+        code, out, err = run(KIMI)
         assert (code, "drafted from the sources of vLLM" in out) == (0, True)
         assert "info[VCG489]: drafted from the sources, since the recording of the model's run gives no draft: " in err
 
@@ -252,36 +252,34 @@ class TestCommand:
             raise DiagnosticError(Diagnostic("VCG668", "no such size"))
 
         monkeypatch.setattr("scaffold.verify.numeric.record_run", broken)
-        code, out, err = run(KIMI, "--run")
+        code, out, err = run(KIMI)
         assert (code, "drafted from the sources of vLLM" in out) == (0, True)
-        assert "Drafts from the source alone, since the model did not run: no such size" in err
-        assert run(KIMI, "--run", "--set", "a=1")[0] != 0  # whoever says how to build it wants to know
+        assert "info[VCG489]: drafted from the source, since the model did not run: no such size" in err
+        assert run(KIMI, "--set", "a=1")[0] != 0  # whoever says how to build it wants to know
 
     def test_the_next_command_builds_the_same_model(self, record: Record, run: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: record(KIMI))
-        code, _, err = run(KIMI, "--run", "--set", "text_config.head_dim=32", "--recipe", "automatic")
+        code, _, err = run(KIMI, "--set", "text_config.head_dim=32", "--recipe", "automatic")
         assert code == 0, err
-        assert (
-            f"init {KIMI} --vllm {RELEASE} --set text_config.head_dim=32 --recipe automatic --run -o kimi_vl.yaml`"
-            in err
-        )
+        assert f"init {KIMI} --vllm {RELEASE} --set text_config.head_dim=32 --recipe automatic -o kimi_vl.yaml`" in err
 
     def test_batches_that_fail_leave_the_source(self, record: Record, run: Any, monkeypatch: Any) -> None:
         none = replace(record(KIMI), batches=(), missing={"image": "ValueError: odd"})
         monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: none)
-        code, out, err = run(KIMI, "--run")
+        code, out, err = run(KIMI)
         assert (code, "drafted from the sources of vLLM" in out) == (0, True)
         assert "since the model ran on nothing: ValueError: odd" in err
 
     def test_a_model_that_no_layout_expresses_does_not_run(self, run: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr("scaffold.verify.numeric.record_run", None)
-        code, _, err = run("MiniCPMV", "--run")
+        code, _, err = run("MiniCPMV")
         assert (code, "error[VCG483]" in err, "Runs the code" in err) == (4, True, False)
 
     def test_what_builds_a_model_is_for_a_run(self, run: Any) -> None:
-        code, _, err = run(KIMI, "--set", "a=1")
-        assert (code, "go with --run or --show-recording" in err) == (2, True)
-        code, _, err = run("InternVLChatModel", "--run", "--layout", "tiles")
+        for more in (("--set", "a=1"), ("--show-recording",), ("--run",)):
+            code, _, err = run(KIMI, "--no-run", *more)
+            assert (code, "--no-run runs nothing" in err) == (2, True)
+        code, _, err = run("InternVLChatModel", "--set", "a=1", "--layout", "tiles")
         assert (code, "No recording is drafted as `tiles`" in err) == (2, True)
         code, _, err = run(KIMI, "--json")
         assert (code, "--json goes with --show-recording" in err) == (2, True)

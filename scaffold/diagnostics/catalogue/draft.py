@@ -6,9 +6,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG390",
         "a question is still open",
-        "A drafted descriptor says TODO where the model's source does not tell a value. The comments above it name "
-        "candidates and the lines to look at. Look there, write the value instead of TODO (or settle and delete a "
-        "TODO comment), and validate again. The tool generates nothing from a descriptor with an open question.",
+        "A drafted descriptor says TODO where neither a run nor the model's source tells a value. The comments above "
+        "it name candidates and the lines to look at. Look there, write the value instead of TODO (or settle and "
+        "delete a TODO comment), and validate again. The tool generates nothing from a descriptor with an open "
+        "question.",
     ),
     Code(
         "VCG480",
@@ -82,9 +83,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG489",
-        "the recording gives no draft",
-        "A note, not an error. `init` ran the model and wrote down its calls, but no layout can be drafted from what "
-        "it saw; the message names that. The sources gave the draft in its place.",
+        "no run gives a draft",
+        "A note, not an error. Either `init` could not build or run the model: `--recipe`, `--config` and `--set` say "
+        "how to, as for `verify`. Or it ran, and no layout can be drafted from the calls that it made. The message "
+        "names the reason. The source gave the draft in its place.",
     ),
     Code(
         "VCG497",
