@@ -73,7 +73,7 @@ def draft_watched_loop(subject: Subject, recording: Recording, sheet: Sheet) -> 
         loop = _of_method(*found, f"self.{layers.name}") if found is not None else None
         if loop is None or problems_of_way(subject, [ALL], parse_call(loop.text), f"self.{layers.name}"):
             continue
-        _put(subject, recording, batch, call, f"self.{layers.name}", loop, sheet)
+        _put(recording, call, f"self.{layers.name}", loop, sheet)
         for name, batches in kept.items():
             sheet.put(f"modalities.{name}.pixels", keys[name][0], loop.padded, why="the model pads its units")
             sheet.put(f"modalities.{name}.entry", ALL, line_of(batches[0].frames[0]))
@@ -90,11 +90,12 @@ def _first(batch: Batch, layers: str) -> Call | None:
     return call if call is not None and batch.way(call)[-1].part == "" else None
 
 
-def _put(
-    subject: Subject, recording: Recording, batch: Batch, call: Call, layers: str, loop: _Loop, sheet: Sheet
-) -> None:
+def _put(recording: Recording, call: Call, layers: str, loop: _Loop, sheet: Sheet) -> None:
     """Fill in `pixels` and `forward`."""
-    side = next(leaf.shape[-2] for leaf in batch.inputs if leaf.at.partition("[")[0] in pixel_keys(batch))
+    units = [
+        leaf.shape for one in recording.batches for leaf in one.inputs if leaf.at.partition("[")[0] in pixel_keys(one)
+    ]
+    side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
     width = next(leaf.shape[-1] for leaf in call.arguments if leaf.is_tensor)
     patch = f"the side of a patch, in pixels: {side} in the recording"
     put_number(recording, side, "let.patch", patch, _PATCH, VISION, sheet)
@@ -102,7 +103,7 @@ def _put(
     put_number(recording, width, "let.width", columns, _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
     look = (f"{loop.padded}: units are padded to the longest of a batch",)
-    sheet.ask(Question("let.rows", what, tuple(_rows(recording)), look))
+    sheet.ask(Question("let.rows", what, tuple(_rows(recording, side, most)), look))
     sheet.put("pixels.shape", ["3", "patch", "patch * rows"], loop.padded, why="patches side by side")
     sheet.put("forward.loop", layers, loop.place, why="what runs before it cannot be captured")
     sheet.put("forward.call", loop.text, loop.place, why="what the loop reads")
@@ -110,14 +111,18 @@ def _put(
     sheet.put("forward.unit", ["rows", "width"], loop.place, why="features of the patches")
 
 
-def _rows(recording: Recording) -> Iterator[Candidate]:
-    """The patches of the processor's largest image, and the positions that the tower has."""
-    if "self.config.image_size" in recording.numbers:
-        side = "self.config.image_size // patch"
-        yield Candidate(f"{side} * ({side} + 1)", "a square of that size; its sides are rounded to patches")
-    for path in recording.numbers:
-        if re.fullmatch(r"self\.\w+\.embeddings\.num_(patches|positions)", path):
-            yield Candidate(path, "the positions that the tower has")
+def _rows(recording: Recording, patch: int, most: int) -> list[Candidate]:
+    """The patches of the processor's largest image, and the positions that the tower has: first what holds `most`."""
+    found = []
+    image = recording.numbers.get("self.config.image_size")
+    if isinstance(image, int):
+        side, count = "self.config.image_size // patch", image // patch * (image // patch + 1)
+        why = "a square of that size; its sides are rounded to patches"
+        found.append((count, Candidate(f"{side} * ({side} + 1)", why)))
+    for path, number in recording.numbers.items():
+        if re.fullmatch(r"self\.\w+\.embeddings\.num_patches", path) and isinstance(number, int):
+            found.append((number, Candidate(path, "the positions that the tower has")))
+    return [candidate for _, candidate in sorted(found, key=lambda one: one[0] < most)]
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
