@@ -7,21 +7,17 @@ tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.crops import chains, draft_shapes
 from scaffold.draft.explicit import draft_explicit
 from scaffold.draft.gates import put_gate
 from scaffold.draft.inputs import Beyond, beyond, left_out, strip
-from scaffold.draft.looped_units import draft_looped_units, looped_units
-from scaffold.draft.made_units import draft_made_units, made_units
 from scaffold.draft.masks import draft_masks
 from scaffold.draft.outside_units import draft_outside_units, outside_units
 from scaffold.draft.reentry import (
-    ALL,
     as_reason,
     entries_of,
     entry_place,
@@ -56,7 +52,6 @@ class Cut:
 
     modalities: tuple[str, ...]
     notes: tuple[Diagnostic, ...]
-    layout: str = "cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +78,11 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
     try:
         modalities, notes = _modalities(subject)
     except Beyond as refusal:
-        for attempt in (_at_made_units, _at_outside_units, _at_chains, _at_looped_units):
-            if cut := attempt(subject, sheet):
-                return cut
+        if cut := _at_outside_units(subject, sheet):
+            return cut
         raise refusal from None
     kept, call, more = _captured(subject, modalities)
     step = kept[0][0].steps(call)[0]
-    if len(kept) == 1 and subject.walker.waits(step) and (cut := _at_made_units(subject, sheet)):
-        return replace(cut, notes=(*notes, *more))
     _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)
@@ -147,24 +139,6 @@ def _way(subject: Subject, step: PartCall, text: str) -> str | None:
     return next((entry for entry in entries if not problems_of_way(subject, [entry], call)), None)
 
 
-def _at_made_units(subject: Subject, sheet: Sheet) -> Cut | None:
-    """A cut at an encoder behind what the model makes of its pixels; None where there is no such one."""
-    found = made_units(subject.objects, subject.root, subject.fields)
-    name = (subject.fields[found.pixels].modality if found is not None else None) or ""
-    if found is None or name not in MODALITIES:
-        return None
-    entry = _way(subject, found.step, found.text)
-    if entry is None:
-        return None
-    _put_modalities(subject, sheet, {name: (found.pixels, entry, entry_place(subject, entry, [found.step]))})
-    draft_unit(subject, (found.pixels,), found.step, sheet)
-    sheet.put("forward.call", found.text, found.step.place, why=_runs(subject, found.step))
-    draft_made_units(subject.objects, found, sheet)
-    put_hidden_size(subject, sheet, found.step)
-    put_gate(subject, (found.pixels,), sheet)
-    return Cut((name,), ())
-
-
 def _at_outside_units(subject: Subject, sheet: Sheet) -> Cut | None:
     """A cut at an encoder of another package behind what the model makes of its images; None if there is none."""
     tree, model, fields = subject.tree, subject.model, subject.fields
@@ -183,45 +157,6 @@ def _at_outside_units(subject: Subject, sheet: Sheet) -> Cut | None:
     others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
     reason = "its units may have another number of patches than those of images"
     return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
-
-
-def _at_looped_units(subject: Subject, sheet: Sheet) -> Cut | None:
-    """A cut at a loop over layers in a method of the model itself; None where there is no such one."""
-    found = looped_units(subject)
-    if found is None or problems_of_way(subject, [ALL], parse_call(found.text), found.layers):
-        return None
-    if not draft_looped_units(subject, found, sheet):
-        return None
-    _put_modalities(subject, sheet, {name: (key, ALL, subject.root.place) for name, key in found.pixels})
-    put_hidden_size(subject, sheet, subject.root)
-    put_gate(subject, tuple(key for _, key in found.pixels), sheet)
-    return Cut(tuple(name for name, _ in found.pixels), ())
-
-
-def _at_chains(subject: Subject, sheet: Sheet) -> Cut | None:
-    """Encoders called one after the other on whole images and on crops; None where there are no such ones."""
-    found = chains(subject.root, subject.fields)
-    if found is None:
-        return None
-    steps = [found.whole, found.crops]
-    call = parse_call(found.text)
-    tried = [
-        (entry, through, problems_of_way(subject, [entry], call, through=through))
-        for entry in entries_of(subject.root, steps)
-        for through in found.through
-    ]
-    kept = next(((entry, through) for entry, through, problems in tried if not problems), None)
-    if kept is None:
-        raise Beyond([as_reason(problem) for problem in tried[0][2]])
-    entry, through = kept
-    _put_modalities(subject, sheet, {"image": (found.pixels, entry, entry_place(subject, entry, steps))})
-    sheet.put("crops.pixels", found.pixels_of_crops, subject.fields[found.pixels_of_crops].place)
-    draft_shapes(subject, found, sheet)
-    sheet.put("forward.call", found.text, *(step.place for step in steps), why=_runs(subject, found.whole))
-    sheet.put("forward.through", through, found.whole.place, why="the last part whose call both have")
-    put_hidden_size(subject, sheet, found.whole)
-    put_gate(subject, (found.pixels, found.pixels_of_crops), sheet)
-    return Cut(("image",), (), "crops")
 
 
 def _overrides(tree: SourceTree, heir: Subclass, entry: str) -> bool:

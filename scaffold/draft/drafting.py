@@ -373,11 +373,10 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
     the model's code. Otherwise a cut is the better one: it has no formula that can be wrong.
     """
     tree = subject.tree
-    if layout in ("cut", "crops"):
-        cut = _cut(subject, answers, "asked for")
-        if cut.sheet.value("layout") == layout:
-            return cut
-        raise beyond(tree, subject.model.place, f"it is drafted as `{cut.sheet.value('layout')}`, not as `{layout}`")
+    if layout == "cut":
+        return _cut(subject, answers, "asked for")
+    if layout == "crops":
+        raise beyond(tree, subject.model.place, "crops are drafted from a run alone")
     if layout == "rows":
         return _last_of(subject, answers, (), "asked for")
     refused: tuple[Diagnostic, ...] = ()
@@ -403,7 +402,7 @@ def _best(subject: Subject, answers: Mapping[str, str], layout: str | None) -> _
         if items is not None:
             return items
         if not isinstance(error, NoEncoder):
-            refused = (*refused, *_against("the layouts cut and crops", error))
+            refused = (*refused, *_against("the layout cut", error))
         return _last_of(subject, answers, refused)
     return items if items is not None and not reason and _open_to(cut) >= asked else cut
 
@@ -436,7 +435,7 @@ def _cut(subject: Subject, answers: Mapping[str, str], reason: str) -> _Filled:
     cut = draft_cut(subject, sheet)
     if sheet.obstacles:
         raise DiagnosticError(sheet.obstacles)
-    sheet.put("layout", cut.layout, why=reason)
+    sheet.put("layout", "cut", why=reason)
     return _Filled(sheet, tuple(cut.modalities), cut.notes)
 
 

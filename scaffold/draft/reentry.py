@@ -20,7 +20,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.steps import PartCall, constant
 from scaffold.draft.subject import Subject
 from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.values import BatchInputs, FieldConfig, Input, Items, Made, Op, Plain, SourceLine, Term, walk_value
+from scaffold.draft.values import BatchInputs, FieldConfig, Input, Made, Op, Plain, SourceLine, Term, walk_value
 from scaffold.syntax import assigned_to, last_name, parents_of, self_attribute
 from scaffold.tower.source import Program
 
@@ -202,9 +202,6 @@ def put_fields(
             grid, extra, place = counted
             sheet.put(f"fields.{key}.sizes", grid, found.place)
             sheet.put(f"fields.{key}.extra", extra, place, why=f"`{name}`: the product of `{grid}`, and so many more")
-        elif (tiled := _tiled(subject.program, found)) is not None and tiled[0] in fields:
-            sheet.put(f"fields.{key}.sizes", tiled[0], found.place)
-            sheet.put(f"fields.{key}.least", 2, tiled[1], why="an image of one tile has no rows")
         elif grids and (tokens := entries_of_tokens(subject.program, subject.model, key, found)) is not None:
             sheet.put(f"fields.{key}.sizes", tokens.grid, found.place)
         elif read is not None and key not in read:
@@ -215,36 +212,6 @@ def put_fields(
         else:
             what = f"the sizes of `{key}` are computed where the processor describes its inputs"
             sheet.obstacles += beyond(subject.tree, found.place, what).diagnostics
-
-
-def _tiled(program: Program, field: FieldConfig) -> tuple[str, SourceLine] | None:
-    """The grid whose product is the number of an item's rows, where a grid of a single tile has none:
-    `torch.where((grid[:, 0] > 1) | (grid[:, 1] > 1), grid.prod(-1), 0)`."""
-    sizes = field.sizes
-    if field.kind != "flat_from_sizes" or not isinstance(sizes, Op) or sizes.name != "torch.where":
-        return None
-    if len(sizes.args) != 3 or sizes.args[2] != Plain(0):
-        return None
-    tiled, product, _ = sizes.args
-    grid = product.args[0] if isinstance(product, Op) and product.name == ".prod" else None
-    either = tiled.args if isinstance(tiled, Op) and tiled.name == "|" else ()
-    if not isinstance(grid, Input) or len(either) != 2:
-        return None
-    columns = []
-    for one in either:
-        column = one.args[0] if isinstance(one, Op) and one.name == "Compare" and one.args[1:] == (Plain(1),) else None
-        if not isinstance(column, Op) or column.name != "[]" or column.args[0] != grid or column.place is None:
-            return None
-        module = program.module(column.place.file)
-        there = [
-            node
-            for node in ast.walk(module.tree if module is not None else ast.Module([], []))
-            if isinstance(node, ast.Compare) and node.lineno == column.place.line
-        ]
-        if not there or any(not isinstance(op, ast.Gt) for node in there for op in node.ops):
-            return None  # The value does not hold the comparison, its line does.
-        columns.append(column.args[1].values[-1] if isinstance(column.args[1], Items) else None)
-    return (grid.key, sizes.place or field.place) if columns == [Plain(0), Plain(1)] else None
 
 
 def _counted(program: Program, model: Located, key: str) -> tuple[str, int, SourceLine] | None:

@@ -11,11 +11,12 @@ from itertools import product
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.gates import put_gate
+from scaffold.draft.inputs import beyond
 from scaffold.draft.reentry import as_reason, problems_of_way
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.subject import Subject
 from scaffold.draft.watched import Drafted, line_of, omitted, put_fields, put_width
-from scaffold.draft.watched_cut import Site, entries_of, put_unit, sites_of
+from scaffold.draft.watched_cut import Site, entries_of, put_unit, rows_of, sites_of
 from scaffold.syntax import strings
 from scaffold.watch import Recording
 
@@ -39,7 +40,12 @@ def draft_watched_crops(subject: Subject, recording: Recording, sheet: Sheet) ->
             continue
         whole, crops = found["batched"], found["flat"]
         later = [f"self.{part}" for part in reversed(whole.after) if part in crops.after]
-        for through, entry in product([*later, None], entries_of(subject, whole)):
+        rows, tokens = rows_of(batches[0], whole, crops), sum(leaf.shape[0] for leaf in batches[0].results)
+        if rows > tokens:  # a graph of that call would end before what makes tokens of them
+            what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
+            refused += beyond(subject.tree, whole.place, what).diagnostics
+        ends = [*later, *([None] if rows <= tokens else [])]
+        for through, entry in product(ends, entries_of(subject, whole)):
             problems = problems_of_way(subject, [entry], parse_call(text), through=through)
             if problems:
                 refused += map(as_reason, problems)

@@ -88,6 +88,8 @@ class Site:
     padded: bool = False
     short: bool = False
     layers: tuple[str, ...] = ()
+    #: Rows of the features of one unit, where the result is one tensor.
+    rows: int = 0
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -185,6 +187,11 @@ def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
 
 
 # -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(batch: Batch, *sites: Site) -> int:
+    """The rows of the features of all units of a batch."""
+    return sum(site.rows * _inputs(batch)[site.pixels][0] for site in sites)
 
 
 def _of_one_input(sites: Sequence[Site]) -> list[Site]:
@@ -313,7 +320,7 @@ def _pieces(
         raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
         result = taken[0] if taken is not None else None
         site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
-        yield site, shape[axis]
+        yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
         return
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scaffold.descriptor import CutPort, load_descriptor, load_descriptor_text
+from scaffold.descriptor import CutPort, load_descriptor_text
 from scaffold.descriptor.sections import SizedField
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, draft_descriptor
@@ -334,28 +334,6 @@ def test_an_encoder_of_convolutions(release_tree):
     assert (forward.result, forward.channels) == ("last_hidden_state", 1)
 
 
-@pytest.mark.parametrize("release", ["0.28.0", RELEASE])
-@pytest.mark.parametrize("architecture", ["Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"])
-def test_a_cut_behind_the_places_of_patches(architecture, release, release_tree):
-    """The tower finds places on the host, and its encoder gets what it makes of the pixels: as it is shipped.
-
-    Until 0.28 one call of the tower gets the pixels alone, and waits for the mask of patches in it.
-    """
-    shipped, tree = load_descriptor("idefics3"), release_tree(release)
-    asked = draft_descriptor(tree, architecture).questions
-    draft = draft_descriptor(tree, architecture, {question.key: question.candidates[0].value for question in asked})
-    port = load_descriptor_text(draft.text, "draft.yaml")
-    assert isinstance(port, CutPort)
-    assert isinstance(shipped, CutPort)
-    assert [question.key for question in draft.questions] == ["forward.unit", "output.hidden_size"]
-    assert port.forward.call.text == shipped.forward.call.text
-    assert port.forward.with_ == shipped.forward.with_ == {"mask": "absent"}
-    names = {name: shipped.let[name] for name in ("patch", "width")}
-    assert [part.text for part in port.forward.unit] == [part.substitute(names).text for part in shipped.forward.unit]
-    assert port.fields.keys() == shipped.fields.keys()
-    assert port.output.hidden_size.text == shipped.output.hidden_size.text
-
-
 class TestLayouts:
     """Which layout is chosen, and that another one can be asked for."""
 
@@ -452,12 +430,3 @@ def test_a_side_that_the_processor_reads_of_a_variable(release_tree):
     [question] = draft_descriptor(release_tree("0.28.0"), "CheersForConditionalGeneration").questions
     assert question.key == "let.side"
     assert [one.value for one in question.candidates] == ["self.config.vision_representation_config.image_size"]
-
-
-def test_the_part_around_the_layers_says_the_side_of_an_image(release_tree):
-    """Aria, whose tower waits until 0.28: its layers are captured, and the tower is built for the size."""
-    tree = release_tree("0.28.0")
-    [question] = draft_descriptor(tree, "AriaForConditionalGeneration").questions
-    port = port_of(draft_descriptor(tree, "AriaForConditionalGeneration", {question.key: question.candidates[0].value}))
-    assert port.forward.call.text == "self.vision_tower.encoder(pixels, attention_mask=mask)"
-    assert port.let["side"].text == "self.config.vision_config.image_size"

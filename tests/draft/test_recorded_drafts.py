@@ -173,6 +173,29 @@ def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> N
     assert asked["let.rows"] == f"{side} * ({side} + 1)"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Nothing says on which axis units are padded, or that a mask hides the padding.
+        ("L = max(item.shape[-1] for item in pixel_values)", "L = 4096"),
+        ("            attention_mask = None\n", "            attention_mask = 0\n"),
+        # The loop takes what no descriptor says, and hands on more than features.
+        ("insert_layer_id = getattr(self.config, ", "insert_layer_id = ask(self.config, "),
+        (
+            "        hidden_states = self.vpm.post_layernorm(hidden_states)",
+            "        hidden_states = layer(hidden_states)",
+        ),
+    ],
+)
+def test_a_loop_that_hands_on_something_else(before: str, after: str, record: Record, release_tree: Any) -> None:
+    architecture, file = "MiniCPMV4_6ForConditionalGeneration", "vllm/model_executor/models/minicpmv4_6.py"
+    tree = release_tree("0.33.0")
+    text = tree.read(file)
+    assert before in text
+    changed = tree.with_files({file: text.replace(before, after).encode()})
+    assert {one.code for one in refusal(changed, record(architecture), architecture)} == {"VCG483"}
+
+
 def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
     """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
     known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
