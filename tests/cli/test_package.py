@@ -48,7 +48,7 @@ def package(tmp_path, release_tree) -> Path:
 
 @pytest.fixture
 def drafted(run, package) -> Path:
-    done = run("init", "AcmeForVision", "--vllm", RELEASE, "--package", package, "--yes", "-o", "acme.yaml")
+    done = run("init", "AcmeForVision", "--vllm", RELEASE, "--package", package, "--yes", "--no-run", "-o", "acme.yaml")
     assert done.code == 0, done.err
     assert f"plan acme.yaml --vllm {RELEASE} --package {package}" in done.err
     return Path("acme.yaml")
@@ -130,8 +130,13 @@ def test_a_class_with_a_port_needs_nothing(run, package):
 
 def test_a_port_that_would_change_vllm_is_refused(run, package):
     target = ("--vllm", "0.29.0", "--package", package)
-    assert run("init", "further.py:Foreign", *target, "--yes", "-o", "foreign.yaml").code == 4  # no such file
-    assert run("init", package / "acme_models/further.py:Foreign", *target, "--yes", "-o", "foreign.yaml").code == 0
+    assert (
+        run("init", "further.py:Foreign", *target, "--yes", "--no-run", "-o", "foreign.yaml").code == 4
+    )  # no such file
+    assert (
+        run("init", package / "acme_models/further.py:Foreign", *target, "--yes", "--no-run", "-o", "foreign.yaml").code
+        == 0
+    )
     before = contents(package)
 
     done = run("new", "foreign.yaml", *target)
