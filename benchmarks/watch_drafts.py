@@ -30,7 +30,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
 from scaffold.protocol import SourceTree, resolve_target
 from scaffold.verify.numeric import NumericRequest, check_numerics_all, keep_warm, record_run
-from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration
+from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
@@ -77,10 +77,15 @@ def judged(tree: SourceTree, name: str, draft: Draft, before: Mapping[str, Any],
             return {"code": code, "numeric": surveyed["numeric"], "checks": surveyed["checks"]}
         if not prove:
             return {"code": code}
-        recipe = None if surveyed.get("config") == "recipe" else AUTOMATIC
+        # As in `reach.py`: the automatic recipe, and the shipped one where that cannot build the model.
+        shipped = recipe_of(port.name, port.module, port.class_name) is not None
+        recipes = [None] if surveyed.get("config") == "recipe" else [AUTOMATIC, None] if shipped else [AUTOMATIC]
         given = known_configuration([name]) or None
-        requests = numeric_requests(port, tree, recipe=recipe, config=given)
-        (report,) = check_numerics_all([with_limit(request) for request in requests])
+        for recipe in recipes:
+            requests = numeric_requests(port, tree, recipe=recipe, config=given if recipe else None)
+            (report,) = check_numerics_all([with_limit(request) for request in requests])
+            if report.checks:
+                break
     except DiagnosticError as error:
         return {"numeric": "refused", "reason": error.diagnostics[0].message}
     verdict = "pass" if report.passed else "fail" if report.checks else "none"
