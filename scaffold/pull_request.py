@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange, line_opcodes
+from scaffold.descriptor import EDITOR_LINE
 from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import PutMethods
@@ -472,7 +473,10 @@ def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
     yield "```"
     if own is not None:
         yield from ("", "<details>", f"<summary>The descriptor, <code>{own.name}</code></summary>", "")
-        yield from ("````yaml", _readable(own).rstrip("\n"), "````", "", "</details>")
+        # The first line of a draft leads the author's editor to a file of the author's machine.
+        lines = _readable(own).rstrip("\n").split("\n")
+        shared = lines[1:] if lines[0].startswith(EDITOR_LINE) else lines
+        yield from ("````yaml", *shared, "````", "", "</details>")
 
 
 def _name(port: AnyPort) -> str:

@@ -10,6 +10,8 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
+from scaffold.cli.options import command_line
+from scaffold.cli.place import name_undo
 from scaffold.diagnostics import Exit
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ def generate_adapters(
         one = descriptors[0] if len(descriptors) == 1 else "DESCRIPTOR"
         how = f"pytest {tests}" if tests.is_dir() else f"vitcg-scaffold verify {one} --vllm RELEASE"
         console.note(f"Proven statically only. For the numerical proof: {how}")
+        if descriptors:
+            tree = command_line("new", one, "--vllm", "TREE")
+            console.note(f"These are adapters for the plugin. For a port in a vLLM tree: {tree}")
+        name_undo(console, str(folder))
 
 
 def _show_files(console: Console, plan: Regeneration, verb: str) -> None:

@@ -198,7 +198,7 @@ def _editor_line(output: Path | None) -> str:
     Relative where the schema is below the current folder (a checkout, or a virtual environment in it), so that the file
     can be shared; else absolute. The server reads an address up to the first space.
     """
-    from scaffold.descriptor import schema_file
+    from scaffold.descriptor import EDITOR_LINE, schema_file
 
     here, schema = Path.cwd().resolve(), schema_file().resolve()
     folder = output.parent.resolve() if output is not None else here
@@ -206,7 +206,7 @@ def _editor_line(output: Path | None) -> str:
     if schema.is_relative_to(here) and folder.is_relative_to(here):
         relative = Path(os.path.relpath(schema, folder)).as_posix()
         address = relative if " " not in relative else address
-    return f"# yaml-language-server: $schema={address}\n"
+    return f"{EDITOR_LINE} $schema={address}\n"
 
 
 def _below(header: str, draft: Draft) -> Draft:

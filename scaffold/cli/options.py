@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -203,7 +204,10 @@ def _complete_target(ctx: click.Context, parameter: click.Parameter, incomplete:
 def _complete_descriptor(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from scaffold.descriptor import shipped_names
 
-    return _completions(incomplete, shipped_names(), "file")
+    # Bash shows either words or paths, and fish no path before a letter: files of the folder are words there, too.
+    zsh = os.environ.get("_VITCG_SCAFFOLD_COMPLETE", "").startswith("zsh")
+    files = [] if zsh else sorted(path.name for path in Path().glob("*.y*ml"))
+    return _completions(incomplete, [*files, *shipped_names()], "file")
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -4,7 +4,14 @@
 has to feel instant.
 """
 
-from scaffold.descriptor.load import AnyPort, load_descriptor, load_descriptor_text, schema_file, shipped_names
+from scaffold.descriptor.load import (
+    EDITOR_LINE,
+    AnyPort,
+    load_descriptor,
+    load_descriptor_text,
+    schema_file,
+    shipped_names,
+)
 from scaffold.descriptor.port import (
     CropsPort,
     CutPort,
@@ -19,6 +26,7 @@ from scaffold.descriptor.port import (
 )
 
 __all__ = [
+    "EDITOR_LINE",
     "AnyPort",
     "CropsPort",
     "CutPort",

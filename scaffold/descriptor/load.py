@@ -9,7 +9,7 @@ from pathlib import Path
 from scaffold.descriptor.port import CropsPort, CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
 from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
-from scaffold.descriptor.schema import Reader, suggest
+from scaffold.descriptor.schema import Reader, nearest, suggest
 from scaffold.descriptor.source import (
     MAX_BYTES,
     MappingNode,
@@ -23,6 +23,8 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.files import read_regular
 
 _SHIPPED = Path(__file__).parent / "shipped"
+#: How the first line of a draft begins, which leads an editor to the schema on its author's machine.
+EDITOR_LINE = "# yaml-language-server:"
 
 AnyPort = PackedPort | TilesPort | PathsPort | CutPort | CropsPort | RowsPort
 
@@ -110,11 +112,20 @@ def _resolve(reference: str | Path) -> Path:
         Diagnostic(
             "VCG100",
             f"no descriptor `{reference}`: neither a file nor a shipped name",
-            help=suggest(path.stem, names)
-            if str(reference) == path.name
-            else f"check the path; shipped descriptors are: {', '.join(names)}",
+            help=_instead(path, names),
         )
     )
+
+
+def _instead(path: Path, names: tuple[str, ...]) -> str:
+    """What may have been meant: a YAML file of the same folder with nearly that name, else a shipped descriptor."""
+    files = sorted(one.name for one in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    beside = nearest(path.name, files) or next((one for one in files if Path(one).stem == path.name), None)
+    if beside is not None:
+        return f"did you mean `{path.with_name(beside)}`?"
+    if len(path.parts) == 1:
+        return suggest(path.stem, names)
+    return f"check the path; shipped descriptors are: {', '.join(names)}"
 
 
 def _unreadable(reference: str, reason: str) -> Diagnostic:

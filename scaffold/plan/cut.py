@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor import RowsPort
 from scaffold.descriptor.port import ATTENTION, CHUNK, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.file_plans import Fact
+from scaffold.plan.names import misspelt_names
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import assigned_to, dotted, find_class, find_method
 
@@ -30,11 +31,19 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     """The way of a port in this tree. Raises VCG443 to VCG446."""
     from scaffold.cut import find_way
 
-    entries = {entry.entry.path: port.span(f"modalities.{name}.entry") for name, entry in port.modalities.items()}
+    places = map(port.span, _entry_keys(port))
+    entries = dict(zip((entry.entry.path for entry in port.modalities.values()), places, strict=True))
     at = port.span(port.encoder_key)
-    way = find_way(
-        tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, port.per_item
-    )
+    try:
+        way = find_way(
+            tree, model.path, model.class_name, entries, port.encoder, at, port.loop, port.through, port.per_item
+        )
+    except DiagnosticError as error:
+        first, *others = error.diagnostics
+        near = next(misspelt_names(port, tree, model, ("forward.call", "forward.encoder", *_entry_keys(port))), None)
+        if near is not None and first.code == "VCG443":
+            first = replace(first, span=near.span, help=near.help)
+        raise DiagnosticError([first, *others]) from None
     problems = [
         *_overridden(port, tree, way, model),
         *_ungated(port, tree, model),
@@ -53,6 +62,10 @@ def plan_way(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Way:
     if problems:
         raise DiagnosticError(problems)
     return way
+
+
+def _entry_keys(port: ReentryPort) -> tuple[str, ...]:
+    return tuple(f"modalities.{name}.entry" for name in port.modalities)
 
 
 def _knows_sequences(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> bool:

@@ -5,16 +5,17 @@ Static proofs say nothing about names: code that calls a method that is not ther
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.expressions import Attribute, Call, walk
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.syntax import find_method
-from scaffold.tower.paths import Answer, Found, ModelPaths
+from scaffold.tower.paths import NEAR, Answer, Found, ModelPaths
 
 if TYPE_CHECKING:
-    from scaffold.descriptor import AnyPort
+    from scaffold.descriptor import AnyPort, Port
+    from scaffold.descriptor.schema import Use
     from scaffold.protocol import ModelAnchor, SourceTree
 
 _CORRECT = "correct the name in the descriptor"
@@ -36,24 +37,38 @@ def check_names(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> list[Dia
     return found
 
 
+def misspelt_names(port: Port, tree: SourceTree, model: ModelAnchor, keys: Sequence[str]) -> Iterator[Diagnostic]:
+    """Names in the calls and paths of these keys that are not there, where another one is nearly the same (VCG464)."""
+    paths = ModelPaths(tree, model.path, model.class_name)
+    for use in port.uses:
+        if use.at in keys:
+            found = (one for one in _use(use, paths, model) if one.severity is Severity.ERROR)
+            yield from (one for one in found if (one.help or "").startswith(NEAR))
+
+
 def _uses(port: AnyPort, paths: ModelPaths, model: ModelAnchor) -> Iterator[Diagnostic]:
     for use in port.uses:
         if use.at.startswith(_MAY_BE_ABSENT) or use.scope == "part":
             continue  # `cut` looks up what a loop and an encoder are
-        if isinstance(use.value, Call):
-            for call in use.value.calls():
-                at = use.node.span_of(call.start, call.start + len(call.path))
-                # The way to the encoder has found the call of a cut, with its arguments, in the model's own code.
-                if not (use.scope == "cut" and call is use.value):
-                    yield from _problem(paths.call(call.path), call.path, at, "calls", model)
-                for value in call.values():
-                    if isinstance(value, Attribute):
-                        place = use.node.span_of(value.start, value.end)
-                        yield from _value(paths, value.path, place, "passes", model)
-        else:
-            for node in walk(use.value.root):
-                if isinstance(node, Attribute):
-                    yield from _value(paths, node.path, use.node.span_of(node.start, node.end), "reads", model)
+        # The way to the encoder has found the call of a cut, with its arguments, in the model's own code.
+        yield from _use(use, paths, model, but=use.value if use.scope == "cut" else None)
+
+
+def _use(use: Use, paths: ModelPaths, model: ModelAnchor, but: object = None) -> Iterator[Diagnostic]:
+    """The problems of a call or an expression, without those of the name of the call `but`."""
+    if isinstance(use.value, Call):
+        for call in use.value.calls():
+            at = use.node.span_of(call.start, call.start + len(call.path))
+            if call is not but:
+                yield from _problem(paths.call(call.path), call.path, at, "calls", model)
+            for value in call.values():
+                if isinstance(value, Attribute):
+                    place = use.node.span_of(value.start, value.end)
+                    yield from _value(paths, value.path, place, "passes", model)
+    else:
+        for node in walk(use.value.root):
+            if isinstance(node, Attribute):
+                yield from _value(paths, node.path, use.node.span_of(node.start, node.end), "reads", model)
 
 
 def _value(paths: ModelPaths, path: str, at: Span, verb: str, model: ModelAnchor) -> Iterator[Diagnostic]:

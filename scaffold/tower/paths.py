@@ -31,6 +31,8 @@ from scaffold.syntax import (
 )
 from scaffold.tower.source import Module, Owner, Program
 
+#: How a hint begins that has names which are nearly the one that is not there.
+NEAR = "did you mean"
 #: Bases that bring no attribute of a model.
 _CONFIGURATIONS = ("PreTrainedConfig", "PretrainedConfig")
 #: The class of one input's field, whose code has no keys.
@@ -64,7 +66,7 @@ class Found:
 
     @property
     def hint(self) -> str | None:
-        return f"did you mean {' or '.join(f'`{name}`' for name in self.near)}?" if self.near else None
+        return f"{NEAR} {' or '.join(f'`{name}`' for name in self.near)}?" if self.near else None
 
 
 _KNOWN = Found(Answer.KNOWN)

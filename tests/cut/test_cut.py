@@ -130,6 +130,30 @@ def test_an_encoder_that_is_not_on_the_way_is_refused(change: dict[str, str], me
     assert {other.code for other in others} <= {"VCG447"}
 
 
+@pytest.mark.parametrize(
+    ("change", "place", "hint"),
+    [
+        (
+            {"entry": PARSED.replace("_process_image", "_proces_image")},
+            "modalities.image.entry",
+            "`_process_image_input`",
+        ),
+        ({"call": "self._image_pixels_to_feature(self.vision_tower, pixels)"}, "forward.call", "_to_features`"),
+        ({"call": "self._image_pixels_to_features(self.vision_towr, pixels)"}, "forward.call", "`vision_tower`"),
+    ],
+)
+def test_a_misspelt_name_on_the_way_has_its_place(
+    change: dict[str, str], place: str, hint: str, release_tree: Any
+) -> None:
+    """The refusal was at the entry, with the advice to write the call as the model does."""
+    text = LLAVA_NEXT.text(**change)
+    problem, *_ = problems_of(release_tree(RELEASE), text)
+    (line,) = [number for number, one in enumerate(text.splitlines(), 1) if next(iter(change.values())) in one]
+    assert problem.span is not None
+    assert (problem.code, problem.span.line) == ("VCG443", line)
+    assert hint in (problem.help or "")
+
+
 def test_calls_in_another_form_are_left_and_named(release_tree: Any) -> None:
     """Nemotron's tower is called with sizes for images of any resolution, and with frames for videos."""
     text = LLAVA_NEXT.text(

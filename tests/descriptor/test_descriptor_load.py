@@ -53,6 +53,9 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         "no descriptor `intervl`: neither a file nor a shipped name | did you mean `internvl`?",
     )
     assert _code_of(tmp_path / "none.yaml")[0] == "VCG100"
+    (tmp_path / "mine.yaml").write_text(TILES)
+    for misspelt in ("mne.yaml", "mine"):  # the help listed what is shipped
+        assert _code_of(tmp_path / misspelt)[1].endswith(f" | did you mean `{tmp_path / 'mine.yaml'}`?")
     assert _code_of(tmp_path) == (
         "VCG100",
         f"cannot read the descriptor `{tmp_path}`: it is a directory | name a readable YAML file",

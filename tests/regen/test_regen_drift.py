@@ -151,8 +151,11 @@ def test_without_a_manifest_the_descriptor_must_be_named_again(scene: Scene) -> 
     before = scene.content()
     _lose_manifest(scene)
 
-    assert scene.regen(str(scene.descriptor)).exit == 0
+    result = scene.regen(str(scene.descriptor))
+    assert result.exit == 0
     assert scene.content() == before
+    assert f"For a port in a vLLM tree: vitcg-scaffold new {scene.descriptor} --vllm TREE\n" in result.err
+    assert f"Undo with: vitcg-scaffold revert {scene.folder}\n" in result.err
 
 
 def test_foreign_file_is_never_removed(scene: Scene) -> None:
