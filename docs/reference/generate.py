@@ -339,11 +339,25 @@ def cli_page() -> Iterator[str]:
         examples = re.findall(rf"^ *({PROGRAM} .*)$", command.epilog or "", re.MULTILINE)
         if examples:
             yield "\n".join(("", "```sh", *examples, "```"))
+    yield COMPLETION
     yield "\n## Exit codes\n"
     yield "| code | meaning |"
     yield "| --- | --- |"
     for code, meaning in EXIT_CODES.items():
         yield f"| {code} | {meaning} |"
+
+
+COMPLETION = f"""
+## Completion
+
+A shell completes commands, options, releases, architectures, error codes and descriptors. Type the line of your shell where the command is
+found: in its start file, that is behind the line which activates the environment.
+
+```sh
+eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source {PROGRAM})"    # bash
+eval "$(_VITCG_SCAFFOLD_COMPLETE=zsh_source {PROGRAM})"     # zsh, after compinit
+_VITCG_SCAFFOLD_COMPLETE=fish_source {PROGRAM} | source     # fish
+```"""
 
 
 EXIT_CODES = {

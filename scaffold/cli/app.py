@@ -179,7 +179,7 @@ cli = _LazyGroup(
     input/output, 130 and 143 interrupted.
 
     \b
-    Completion, in ~/.bashrc (or zsh_source, fish_source):
+    Completion in bash, where this command is found (or zsh_source, fish_source):
       eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source vitcg-scaffold)"
     """,
 )
