@@ -350,8 +350,8 @@ def cli_page() -> Iterator[str]:
 COMPLETION = f"""
 ## Completion
 
-A shell completes commands, options, releases, architectures, error codes and descriptors. Type the line of your shell where the command is
-found: in its start file, that is behind the line which activates the environment.
+A shell completes commands, options, releases, architectures, error codes and descriptors. Type the line of your shell
+where the command is found: in its start file, that is behind the line which activates the environment.
 
 ```sh
 eval "$(_VITCG_SCAFFOLD_COMPLETE=bash_source {PROGRAM})"    # bash

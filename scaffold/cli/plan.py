@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,12 +97,35 @@ def _show(console: Console, port: AnyPort, tree: SourceTree, replace: bool, verb
 
 
 def _describe(edit: Edit) -> str:
-    """`AddBase class_name=InternVLChatModel base=SupportsEncoderCudaGraph`; long texts by their number of lines."""
-    parts = [type(edit).__name__]
-    for field in fields(edit):
-        value = getattr(edit, field.name)
-        if isinstance(value, str) and "\n" in value:
-            value = f"<{len(value.splitlines())} lines>"
-        if value not in (None, (), False):
-            parts.append(f"{field.name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
-    return " ".join(parts)
+    """An edit in a few words; long texts by their number of lines."""
+    from scaffold import edit as to
+
+    match edit:
+        case to.AddImport(module, name) | to.DropImport(module, name):
+            drop = "drop " if isinstance(edit, to.DropImport) else ""
+            return f"{drop}import {module}" if name is None else f"{drop}from {module} import {name}"
+        case to.DropTypingImport(module):
+            return f"drop what only types import from {module}"
+        case to.DropDefinition(name, owner):
+            return f"drop {f'{owner}.' * bool(owner)}{name}"
+        case to.AddBase(class_name, base):
+            return f"{base} becomes a base of {class_name}"
+        case to.PutMethods(class_name, source):
+            return f"methods of {class_name}, {_lines(source)}"
+        case to.PutFunction(source):
+            return f"{source.partition(chr(10))[0].rstrip(':')}, {_lines(source)}"
+        case to.ReplaceMethod(class_name, name, source):
+            return f"{class_name}.{name} changes, {_lines(source)}"
+        case to.ReplaceFunction(name, source):
+            return f"{name} changes, {_lines(source)}"
+        case to.AddDictEntry(variable, key, source):
+            return f"{variable} gets `{key}`, {_lines(source)}"
+        case to.AddListEntry(variable, value):
+            return f"{variable} gets `{value}`"
+        case to.AddTableRow(_, _, cells):
+            return f"a row of the table: {' | '.join(cells)}"
+
+
+def _lines(source: str) -> str:
+    count = len(source.splitlines())
+    return f"{count} line{'s' * (count != 1)}"

@@ -118,7 +118,7 @@ def _resolve(reference: str | Path) -> Path:
 
 
 def _instead(path: Path, names: tuple[str, ...]) -> str:
-    """The name that may have been meant: a YAML file of the same folder with nearly that name, else a shipped descriptor."""
+    """The help: a YAML file of the same folder with nearly that name, else a shipped descriptor."""
     files = sorted(one.name for one in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
     beside = nearest(path.name, files) or next((one for one in files if Path(one).stem == path.name), None)
     if beside is not None:
