@@ -23,17 +23,19 @@ QUESTION = "supports_encoder_cudagraph"
 
 
 def plan_question(tree: SourceTree) -> FilePlan | Diagnostic | None:
-    """The edit after which the answer is the model's, too; None where it is already, a warning for another form."""
+    """The edit after which the answer is the model's, too; None where it is already, a warning where no run of
+    ours may change it: it has another form, or the run is for another package."""
     functions = [node for node in tree.parse(INTERFACES).body if isinstance(node, ast.FunctionDef)]
     found = [node for node in functions if node.name == QUESTION and not node.decorator_list]
     code = [ast.unparse(node) for node in found[0].body] if found else []
     if any(f".{QUESTION}" in line for line in code):
         return None
-    if code != [f"return isinstance(model, {PROTOCOL})"]:
+    if tree.package is not None or code != [f"return isinstance(model, {PROTOCOL})"]:
         line = found[0].lineno if found else 1
+        state = "has another form here" if tree.package is None else "does not ask a model here"
         return Diagnostic(
             "VCG428",
-            f"`{QUESTION}` has another form here: a model that says no may get a manager all the same",
+            f"`{QUESTION}` {state}: a model that says no may get a manager all the same",
             tree.span(INTERFACES, line),
             "let it read the attribute of that name of a model, or leave cudagraph_mm_encoder off for such models",
             Severity.WARNING,
