@@ -2,10 +2,10 @@
 
     python benchmarks/draft_mutants.py                    # one change of every draft that the survey found proven
     python benchmarks/draft_mutants.py --each 5 --seed 1  # other ones, and more of them
-    python benchmarks/draft_mutants.py --only NAME        # all changes of one architecture (repeatable)
-    python benchmarks/draft_mutants.py --change "tokens:" # the changes with this text alone
+    python benchmarks/draft_mutants.py --only NAME        # all of one architecture (repeatable)
+    python benchmarks/draft_mutants.py --change "tokens:" # those with this text
 
-With `--recordings FOLDER` it changes drafts from recordings instead, of those that `watch_drafts.py` found proven.
+With `--recordings FOLDER` it changes recorded drafts instead: those that `watch_drafts.py` found proven.
 
 `tests/numeric/test_draft_mutants.py` takes all changes of five models. This takes a random sample of the changes of
 every architecture that `benchmarks/reach.py` found proven, and goes on where it was interrupted. Results go to
