@@ -1,6 +1,6 @@
 """Change each value of a draft to another candidate or to a likely slip: no change may become a port.
 
-    python benchmarks/draft_mutants.py                    # one change of every draft that the survey found proven
+    python benchmarks/draft_mutants.py                    # one change of each proven draft
     python benchmarks/draft_mutants.py --each 5 --seed 1  # other ones, and more of them
     python benchmarks/draft_mutants.py --only NAME        # all of one architecture (repeatable)
     python benchmarks/draft_mutants.py --change "tokens:" # those with this text
