@@ -149,8 +149,9 @@ def publish_regeneration(
         return ()
     regeneration.folder.mkdir(parents=True, exist_ok=True)
     # Only what a hand has written is lost; the rest, some run of ours writes again.
-    notes = require_clean(regeneration.folder, regeneration.edited) if regeneration.edited and not allow_dirty else ()
-    publish_changes(regeneration.folder, regeneration.changes, label=label)
+    folder, edited = regeneration.folder, regeneration.edited
+    notes = require_clean(folder, edited, folder) if edited and not allow_dirty else ()
+    publish_changes(folder, regeneration.changes, label=label)
     return notes
 
 

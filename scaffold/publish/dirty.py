@@ -64,14 +64,17 @@ def find_dirty(root: Path, paths: Sequence[str]) -> tuple[DirtyFile, ...]:
     return _survey(root, paths)[0]
 
 
-def require_clean(root: Path, paths: Sequence[str]) -> tuple[Diagnostic, ...]:
-    """Raise `DiagnosticError` VCG507 for each dirty file; return notes for the user (VCG509 when git is missing)."""
+def require_clean(root: Path, paths: Sequence[str], shown: Path = Path()) -> tuple[Diagnostic, ...]:
+    """Raise `DiagnosticError` VCG507 for each dirty file; return notes for the user (VCG509 when git is missing).
+
+    `shown` goes before each path in a message: `root`, as the user named it.
+    """
     dirty, notes = _survey(root, paths)
     if dirty:
         raise DiagnosticError(
             Diagnostic(
                 "VCG507",
-                f"{file.path} {file.reason}",
+                f"{(shown / file.path).as_posix()} {file.reason}",
                 help="commit or stash it first, or use --allow-dirty",
             )
             for file in dirty

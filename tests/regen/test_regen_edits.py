@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def test_edit_that_only_exists_there_stops_the_whole_run(
     refused = scene.run(*arguments, format="json")
 
     assert (refused.exit, refused.codes) == (5, ["VCG507"])
+    # The path as every other message of the command has it, so that a git command takes it.
+    assert json.loads(refused.out)["diagnostics"][0]["message"].startswith(f"{scene.folder}/{ADAPTER} ")
     assert scene.content() == before
     assert scene.run(*arguments, "--allow-dirty").exit == 0
     assert scene.content()[ADAPTER] not in (edited, generated[ADAPTER])
