@@ -246,7 +246,7 @@ def _options(environ: Mapping[str, str], problems: list[Diagnostic]) -> Mapping[
         read_settings(SimpleNamespace(additional_config=None))
         given: dict[str, Any] = json.loads(environ[OPTIONS])
     except (ValueError, TypeError) as error:
-        problems.append(Diagnostic("VCG492", str(error), help="correct it: vLLM does not start with encoder graphs"))
+        problems.append(Diagnostic("VCG492", str(error), help="correct it: with encoder graphs vLLM refuses to start"))
         return {}
     return given
 
