@@ -109,8 +109,8 @@ def is_older(path: str) -> bool:
 def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs:
     """All files of `sources`, sorted by path; with `built`, git ignores those of older generations.
 
-    Raises `DiagnosticError`: VCG540 (two descriptors of one name), VCG541 (a name that is no module name), VCG6xx
-    (a proof refused our own result).
+    Raises `DiagnosticError`: VCG540 (two descriptors of one name or architecture), VCG541 (a name that is no module
+    name), VCG6xx (a proof refused our own result).
     """
     from scaffold.protocol import SERVED
 
@@ -131,6 +131,7 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
     for draft in drafts:
         if draft.source is not None and draft.generation is not None:
             spoken.setdefault(draft.source, []).append(draft.generation)
+    _check_architectures(spoken)
     adapters = [draft.path for draft in drafts]
     if spoken:
         drafts += _companions(spoken, generations, refused)
@@ -332,3 +333,21 @@ def _check_names(sources: Sequence[Source]) -> None:
             )
     if found:
         raise DiagnosticError(found)
+
+
+def _check_architectures(spoken: Mapping[Source, Sequence[Generation]]) -> None:
+    """Raise VCG540 where a generation has two adapters of one architecture: vLLM has one class for it."""
+    seen: dict[tuple[str, str], Source] = {}
+    found: dict[str, Diagnostic] = {}
+    for source, generations in spoken.items():
+        for generation in generations:
+            other = seen.setdefault((generation.name, source.port.architecture), source)
+            if other is not source:
+                found[source.name] = Diagnostic(
+                    "VCG540",
+                    f"`{other.reference}` and `{source.reference}` both port `{source.port.architecture}`",
+                    source.port.span("model.class"),
+                    "leave one of the two out: delete its file, or generate it into another folder with --into",
+                )
+    if found:
+        raise DiagnosticError(list(found.values()))

@@ -79,7 +79,7 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         nothing = Diagnostic(
             "VCG535",
             f"nothing to generate: {len(looked_at)} descriptors give no adapter",
-            help=_into_tree(looked_at[0]),
+            help=_into_tree(looked_at[0]) if looked_at else "name one: `vitcg-scaffold new DESCRIPTOR`",
         )
         return Regeneration(folder, 0, len(looked_at), (), (), notes, (), (), nothing=nothing)
     differences = compare_outputs(

@@ -107,11 +107,18 @@ def test_what_a_run_says_that_changes_nothing(scene: Scene) -> None:
     assert scene.regen().out == "13 files from 1 descriptor, all current\n"
 
 
+def _of_another_architecture(scene: Scene) -> str:
+    """The scene's descriptor for another name of the class in vLLM's registry."""
+    head, found, rest = scene.descriptor.read_text("utf-8").partition("  class: InternVLChatModel\n")
+    assert found
+    return f"{head}{found}  architecture: OtherChatModel\n{rest}"
+
+
 @pytest.mark.parametrize("arguments", [(), ("--check",)])
 def test_a_descriptor_that_is_gone_is_an_error_of_the_manifest(arguments, scene: Scene) -> None:
     """As the message says, its name goes from the manifest and its files from the folder."""
     other = scene.descriptor.with_name("other.yaml")
-    other.write_text(scene.descriptor.read_text("utf-8"), "utf-8")
+    other.write_text(_of_another_architecture(scene), "utf-8")
     assert scene.regen(str(other)).exit == 0
     assert "vitcg_adapters/v0_30/other.py" in scene.content()
     other.unlink()
@@ -134,7 +141,7 @@ def test_a_descriptor_that_is_gone_is_an_error_of_the_manifest(arguments, scene:
 def test_a_descriptor_that_no_run_has_named_is_named_by_the_repair(scene: Scene) -> None:
     """`new --all` takes the manifest's alone, so it would repair nothing."""
     other = scene.descriptor.with_name("other.yaml")
-    other.write_text(scene.descriptor.read_text("utf-8"), "utf-8")
+    other.write_text(_of_another_architecture(scene), "utf-8")
 
     result = scene.regen(str(scene.descriptor), str(other), "--check", format="json")
 
@@ -306,6 +313,19 @@ def test_two_descriptors_of_one_name(scene: Scene, tmp_path: Path) -> None:
     assert scene.content() == before
 
 
+def test_two_descriptors_of_one_architecture(scene: Scene) -> None:
+    """The later one would have been served, and nothing would have said so."""
+    other = scene.descriptor.with_name("mine.yaml")
+    other.write_bytes(scene.descriptor.read_bytes())
+    before = scene.content()
+
+    result = scene.regen(str(other), format="json")
+
+    assert (result.exit, result.codes) == (5, ["VCG540"])
+    assert "both port `" in result.out
+    assert scene.content() == before
+
+
 def test_name_that_is_no_module(scene: Scene) -> None:
     other = scene.descriptor.with_name("my-model.yaml")
     other.write_bytes(scene.descriptor.read_bytes())
@@ -317,17 +337,17 @@ def test_name_that_is_no_module(scene: Scene) -> None:
 
 def test_one_descriptor_of_several(scene: Scene) -> None:
     """The others keep their files; what all share is made of both."""
-    assert scene.regen("internvl").exit == 0
+    assert scene.regen("llava").exit == 0
     both = scene.content()
     _outdate(scene)
 
-    assert scene.regen("internvl").exit == 0
+    assert scene.regen("llava").exit == 0
     content = scene.content()
     assert {path for path in both if content[path] != both[path]} == {"docs/adapters.md"}
     assert content.keys() == both.keys()
-    assert scene.regen("--check", "internvl").exit == 0
+    assert scene.regen("--check", "llava").exit == 0
     assert scene.regen("--check").exit == 1
-    assert scene.manifest()["descriptors"] == ["../my_model.yaml", "internvl"]
+    assert scene.manifest()["descriptors"] == ["../my_model.yaml", "llava"]
     assert '"InternVLChatModel": "my_model"' in scene.read("vitcg_adapters/__init__.py")
 
 

@@ -132,8 +132,9 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG540",
-        "two descriptors have one name",
-        "Outputs are named after the descriptor's file. Rename one of the two files, or generate into another folder.",
+        "two descriptors have one name or architecture",
+        "Outputs are named after the descriptor's file, and vLLM has one class for an architecture. Rename one of the "
+        "two files, leave one out, or generate into another folder.",
     ),
     Code(
         "VCG541",

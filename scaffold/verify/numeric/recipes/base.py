@@ -83,6 +83,8 @@ class Recipe(ABC):
     #: Names of the host's module, and what takes their place while the host is made; tiny towers, and language models
     #: that are not made by the release's usual functions.
     stand_ins: Mapping[str, Any] = MappingProxyType({})
+    #: The module below `vllm.model_executor.models` of a base's `__init__`, which looks for these names there.
+    made_in = ""
     #: Modalities that an automatic recipe makes no inputs of, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
     #: Modalities of which the model takes no precomputed embeddings, with the reason.
@@ -113,7 +115,10 @@ class Recipe(ABC):
         """
         cls = self.load_class()
         config = engine_config(self.model_config(), self.modalities)
-        with without_language_model(sys.modules[cls.__module__], self.stand_ins):
+        modules = [sys.modules[cls.__module__]]
+        if self.made_in:
+            modules.append(import_module(f"vllm.model_executor.models.{self.made_in}"))
+        with without_language_model(modules, self.stand_ins):
             host = cls(vllm_config=config, prefix="")
         if host_class is not None:
             adapt(host, self.load_class(host_class))
@@ -204,9 +209,17 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         self.logits_processor = SimpleNamespace(scale=1.0)
 
 
+class ConfiguredModel(LanguageModel):
+    """Keeps the configuration that it is made with, where hosts ask it."""
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__()
+        self.config = vllm_config.model_config.hf_text_config
+
+
 @contextmanager
-def without_language_model(module: ModuleType, further: Mapping[str, Any]) -> Iterator[None]:
-    """Replace what a host's `__init__` calls beyond its tower, in the namespace of the host's module."""
+def without_language_model(modules: Sequence[ModuleType], further: Mapping[str, Any]) -> Iterator[None]:
+    """Replace what a host's `__init__` calls beyond its tower, in the namespaces of these modules."""
     stand_ins: dict[str, Any] = {
         "init_vllm_registered_model": LanguageModel,
         "initialize_model": LanguageModel,
@@ -220,13 +233,13 @@ def without_language_model(module: ModuleType, further: Mapping[str, Any]) -> It
         "set_current_vllm_config": lambda config: nullcontext(),
         **further,
     }
-    saved = {name: getattr(module, name) for name in stand_ins if hasattr(module, name)}
-    for name in saved:
+    saved = [(module, name, getattr(module, name)) for module in modules for name in stand_ins if hasattr(module, name)]
+    for module, name, _ in saved:
         setattr(module, name, stand_ins[name])
     try:
         yield
     finally:
-        for name, value in saved.items():
+        for module, name, value in saved:
             setattr(module, name, value)
 
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import LanguageModel
+from scaffold.verify.numeric.recipes.base import ConfiguredModel, LanguageModel
 from scaffold.verify.numeric.recipes.gemma4_mm import Gemma4
-
-
-class _TextModel(LanguageModel):
-    def __init__(self, *, vllm_config: Any, prefix: str) -> None:
-        super().__init__()
-        self.config = vllm_config.model_config.hf_text_config
 
 
 class _Pooler:
@@ -23,7 +17,7 @@ class EmbeddingGemma2(Gemma4):
     module = "embedding_gemma2"
     host_class = "EmbeddingGemma2Model"
     modalities = ("image",)
-    stand_ins: Mapping[str, Any] = {"EmbeddingGemma2TextModel": _TextModel, "DispatchPooler": _Pooler}
+    stand_ins: Mapping[str, Any] = {"EmbeddingGemma2TextModel": ConfiguredModel, "DispatchPooler": _Pooler}
 
 
 RECIPE = EmbeddingGemma2()

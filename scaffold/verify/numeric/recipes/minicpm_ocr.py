@@ -5,13 +5,8 @@ Transformers 5.19 has neither its configuration nor its processor.
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
-from torch import nn
-
-from scaffold.verify.numeric.recipes.base import without_language_model
 from scaffold.verify.numeric.recipes.minicpmv4_6 import MiniCPMV46
 
 
@@ -20,17 +15,13 @@ class MiniCPMOcr(MiniCPMV46):
 
     module = "minicpm_ocr"
     host_class = "MiniCPMOcrForConditionalGeneration"
+    made_in = "minicpmv4_6"
     rows, longest = 64, (4, 16)
 
     def model_config(self) -> Any:
         config = super().model_config()
         del config.image_size
         return config
-
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        # The language model is made in the parent's module.
-        with without_language_model(import_module("vllm.model_executor.models.minicpmv4_6"), self.stand_ins):
-            return super().build(host_class)
 
 
 RECIPE = MiniCPMOcr()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import Case, ConfiguredModel, Item, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
 _PATCH, _SIDE = 2, 8
@@ -18,14 +18,6 @@ _NO_GRAPH = 10**6
 _MERGED, _WHOLE = True, False
 
 
-class _LanguageModel(LanguageModel):
-    """It keeps the configuration that it is made with."""
-
-    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__()
-        self.config = vllm_config.model_config.hf_text_config
-
-
 class MiniCPMV46(Recipe):
     """An item is whether the merger runs between the layers, and slices of an image or frames of a video."""
 
@@ -33,7 +25,7 @@ class MiniCPMV46(Recipe):
     host_class = "MiniCPMV4_6ForConditionalGeneration"
     #: Rows of one unit of a graph, and a slice of so many.
     rows, longest = _SIDE * (_SIDE + 1), (6, 12)
-    stand_ins = MappingProxyType({"Qwen3_5ForCausalLM": _LanguageModel})
+    stand_ins = MappingProxyType({"Qwen3_5ForCausalLM": ConfiguredModel})
 
     @property
     def min_budget(self) -> int:  # type: ignore[override]

@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import Case, LanguageModel, Session
+from scaffold.verify.numeric.recipes.base import Case, ConfiguredModel, LanguageModel, Session
 from scaffold.verify.numeric.recipes.packed import MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 #: Patches on a side of a window.
 WINDOW = 16
-
-
-class Decoder(LanguageModel):
-    """The model and its port ask the decoder for its configuration."""
-
-    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__()
-        self.config = vllm_config.model_config.hf_config.text_config
 
 
 class MuseGlimmer(PackedGrid):
@@ -29,7 +21,7 @@ class MuseGlimmer(PackedGrid):
     has_edges = False
     takes_embeds = False  # the model takes pixels only
     stand_ins = {  # noqa: RUF012
-        "MuseGlimmerModel": Decoder,
+        "MuseGlimmerModel": ConfiguredModel,
         "ParallelLMHead": LanguageModel,
         "LogitsProcessor": LanguageModel,
     }
