@@ -1,7 +1,7 @@
 """Survey a release: which multimodal architectures get a port from `init --yes` alone, and why the others do not.
 
     python benchmarks/reach.py [--release 0.33.0]        # update the static part, verify what is new
-    python benchmarks/reach.py --static                  # without verify: a minute
+    python benchmarks/reach.py --static                  # without verify
     python benchmarks/reach.py --only ARCHITECTURE       # these alone (repeatable)
     python benchmarks/reach.py --again                   # verify today's code again, too
 
@@ -9,10 +9,11 @@ For some models neither vLLM nor transformers holds the configuration's values: 
 (scaffold/verify/numeric/known/ARCHITECTURE.json) are used then, and the row says so. `verify` builds all
 models by its automatic recipe; where that cannot, a shipped recipe does, and the row says that, too.
 
-Every architecture of the release's registry is drafted with the first candidate of each question, ported in memory
-with all static proofs, and run by `vitcg-scaffold verify`, one at a time. Results go to
-benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where it was;
-`python benchmarks/pages.py` writes docs/reach.md from them.
+Every architecture of the release's registry is drafted as `init --yes` does: from a run of the model where it can
+run, else from its source, with the first candidate of each question. `--recordings FOLDER` keeps the runs, and takes
+those that are there. The draft is ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one at
+a time. Results go to benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where
+it was; `python benchmarks/pages.py` writes docs/reach.md from them.
 
 A row is `proven` or `refused` statically and `pass`, `fail` or `none` (not run, or nothing there to build the model)
 numerically. `code` is the hash of what is generated, `verified` that of what was verified: where they differ, the
@@ -31,6 +32,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from scaffold.diagnostics import DiagnosticError
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
+    from scaffold.watch import Recording
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NEWEST = "0.33.0"
@@ -56,7 +60,7 @@ ORACLE = "the pristine model "
 UNMADE = "no inputs could be made: "
 
 
-def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
+def survey(tree: SourceTree, name: str, folder: Path | None = None) -> tuple[dict[str, Any], Draft | None]:
     """The static part of one architecture's row, and the draft that was proven."""
     from scaffold.diagnostics import DiagnosticError
 
@@ -68,7 +72,7 @@ def survey(tree: SourceTree, name: str) -> tuple[dict[str, Any], Draft | None]:
     }  # fmt: skip
     proven = None
     try:
-        proven = _port(tree, name, row)
+        proven = _port(tree, name, row, folder)
         row["static"] = "proven"
     except DiagnosticError as error:
         row["reason"] = reasons(error, tree)
@@ -84,13 +88,34 @@ def first_candidate(question: Question) -> str | None:
     return question.candidates[0].value if question.candidates else None
 
 
-def _port(tree: SourceTree, name: str, row: dict[str, Any]) -> Draft:
+def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
+    """A recording, from the folder if it is there. Raises DiagnosticError where the model cannot be built."""
+    from scaffold.verify.numeric import record_run
+    from scaffold.watch import Recording
+    from scaffold.workflow import recording_request
+
+    path = folder / f"{name}.json" if folder else None
+    if path is not None and path.exists():
+        return Recording.from_json(json.loads(path.read_text("utf-8")))
+    request = recording_request(tree, name, config=known_configuration([name]) or None)
+    made = record_run(replace(request, options=replace(request.options, timeout_s=LIMIT)))  # a machine may be busy
+    if path is not None:
+        path.write_text(json.dumps(made.to_json()), "utf-8")
+    return made
+
+
+def _port(tree: SourceTree, name: str, row: dict[str, Any], folder: Path | None) -> Draft:
     """Draft and port one architecture; what is learnt on the way goes into the row. Raises DiagnosticError."""
     from scaffold.descriptor import load_descriptor_text
-    from scaffold.draft import interview
+    from scaffold.diagnostics import DiagnosticError
+    from scaffold.draft import interview, refuse_model
     from scaffold.workflow import prepare_port
 
-    draft = interview(tree, name, {}, first_candidate)
+    recording = None
+    with suppress(DiagnosticError):  # the source gives a draft then, as in `init`
+        refuse_model(tree, name)
+        recording = recorded(tree, name, folder)
+    draft = interview(tree, name, {}, first_candidate, recording=recording if recording and recording.batches else None)
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
     row["kind"] = port.layout
@@ -213,6 +238,7 @@ def main() -> int:
     options.add_argument("--only", action="append", metavar="ARCHITECTURE", help="this one alone (repeatable)")
     options.add_argument("--static", action="store_true", help="do not run verify")
     options.add_argument("--again", action="store_true", help="verify also what was verified with today's code")
+    options.add_argument("--recordings", type=Path, metavar="FOLDER", help="keep recordings there")
     chosen = options.parse_args()
     os.nice(10)
     from scaffold.draft import architectures
@@ -227,7 +253,7 @@ def main() -> int:
     names = chosen.only or every
     bad = 0
     for number, name in enumerate(names, 1):
-        row, draft = survey(tree, name)
+        row, draft = survey(tree, name, chosen.recordings)
         row = carried(row, before.get(name))
         if draft is not None and not chosen.static and (chosen.again or row["verified"] != row["code"]):
             begin = time.monotonic()

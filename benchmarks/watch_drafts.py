@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reach import LIMIT, RESULTS, code_of, first_candidate, load, write
+from reach import LIMIT, RESULTS, code_of, first_candidate, load, recorded, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import Draft, architectures, draft_recorded, interview
 from scaffold.protocol import SourceTree, resolve_target
-from scaffold.verify.numeric import NumericRequest, check_numerics_all, keep_warm, record_run
+from scaffold.verify.numeric import NumericRequest, check_numerics_all, keep_warm
 from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 from scaffold.watch import Recording
-from scaffold.workflow import numeric_requests, prepare_port, recording_request
+from scaffold.workflow import numeric_requests, prepare_port
 
 
 def compare(
@@ -104,17 +104,6 @@ def attempt(step: Callable[[], Any]) -> tuple[Any, str]:
         return step(), ""
     except DiagnosticError as error:
         return None, error.diagnostics[0].message
-
-
-def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
-    """A recording, from the folder if it is there."""
-    path = folder / f"{name}.json" if folder else None
-    if path is not None and path.exists():
-        return Recording.from_json(json.loads(path.read_text("utf-8")))
-    made = record_run(with_limit(recording_request(tree, name, config=known_configuration([name]) or None)))
-    if path is not None:
-        path.write_text(json.dumps(made.to_json()), "utf-8")
-    return made
 
 
 def answered(tree: SourceTree, name: str, recording: Recording, given: Mapping[str, str] | None = None) -> Draft:

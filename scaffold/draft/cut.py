@@ -83,6 +83,9 @@ def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
         raise refusal from None
     kept, call, more = _captured(subject, modalities)
     step = kept[0][0].steps(call)[0]
+    if len(kept) == 1 and subject.walker.waits(step):
+        what = f"`{step.path}`, which runs the encoder, waits for values; a run shows what of it a graph can hold"
+        raise beyond(subject.tree, step.place, what)
     _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
     encoder = next(inner for inner in step.walk() if inner.encoder)
     keys = tuple(modality.pixels for modality, _, _ in kept)

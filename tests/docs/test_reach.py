@@ -17,6 +17,7 @@ import measured_reach
 import reach
 
 from scaffold.descriptor.load import shipped_path
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft import Draft
 from scaffold.verify.numeric import recipes
 
@@ -39,6 +40,16 @@ def draft_of(class_name: str) -> Draft:
     path = shipped_path("phi3v")
     assert path is not None
     return Draft("phi3v", path.read_text().replace("class: Phi3VForCausalLM", f"class: {class_name}"), (), (), ())
+
+
+@pytest.fixture(autouse=True)
+def unrun(monkeypatch):
+    """No model is run: the rows of today are those of drafts from the source."""
+
+    def refuse(*_):
+        raise DiagnosticError(Diagnostic("VCG668", "not run"))
+
+    monkeypatch.setattr(reach, "recorded", refuse)
 
 
 @pytest.mark.trees
@@ -141,7 +152,7 @@ def run(tmp_path, monkeypatch, release_tree):
     """
     tree = release_tree(RELEASE)
     survey = cache(partial(reach.survey, tree))
-    monkeypatch.setattr(reach, "survey", lambda _, name: deepcopy(survey(name)))
+    monkeypatch.setattr(reach, "survey", lambda _, name, __: deepcopy(survey(name)))
     monkeypatch.setattr("scaffold.protocol.resolve_target", lambda _: SimpleNamespace(tree=tree))
     monkeypatch.setattr(reach, "RESULTS", tmp_path)
     monkeypatch.setattr(reach.os, "nice", lambda _: 0)

@@ -334,6 +334,13 @@ def test_an_encoder_of_convolutions(release_tree):
     assert (forward.result, forward.channels) == ("last_hidden_state", 1)
 
 
+@pytest.mark.parametrize("architecture", ["Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"])
+def test_a_call_that_waits_is_for_a_run(architecture, release_tree):
+    """Until 0.28 one call of the tower gets the pixels alone, and waits for the mask of patches in it."""
+    with pytest.raises(DiagnosticError, match="waits for values; a run shows what of it a graph can hold"):
+        draft_descriptor(release_tree("0.28.0"), architecture)
+
+
 class TestLayouts:
     """Which layout is chosen, and that another one can be asked for."""
 
