@@ -21,8 +21,8 @@ def pages() -> list[Page]:
     text = document(
         "# Drafts from a recording",
         """`init` drafts a descriptor from a recording of a run of the model, made small. With `--no-run` it drafts from
-        the model's sources. Each release's table counts the architectures that the sources draft and whose run was
-        recorded, by the layout of the draft from the sources.""",
+        the model's sources. Each release's table counts the architectures that a run or the sources draft and
+        whose run was recorded, by the layout of the draft from the sources.""",
         """* *same*: both say the same of the model, with the first candidate of every question
 * *other*: they say it otherwise. Most often it is another attribute with the same number, or `cut` for `tiles`
 * *sources alone*: the recording gives no draft
@@ -41,7 +41,10 @@ def pages() -> list[Page]:
 def section(result: Mapping[str, Any]) -> list[str]:
     """The part of the page on one release."""
     rows: Sequence[Row] = result["rows"]
-    lines = [line(layout, [row for row in rows if row["layout"] == layout]) for layout in LAYOUTS]
+    lines = [
+        line(layout, [row for row in rows if (row["layout"] or "none") == layout and row["verdict"] != "neither"])
+        for layout in (*LAYOUTS, "none")
+    ]
     asked = [sum(row["questions"][way] for row in rows if None not in row["questions"]) for way in (0, 1)]
     left = [f"`{row['architecture']}`: {row['reason']}" for row in rows if row["verdict"] == "sources alone"]
     wrong = [f"`{row['architecture']}`: {row['numeric']}" for row in rows if row["numeric"] not in ("pass", "none")]
