@@ -257,6 +257,8 @@ _MODEL_PACKAGES = ("vllm.model_executor.models.", "vllm.models.", "vllm.transfor
 def _modules_are_models(context: Context) -> Problems:
     """Ports import nothing but vLLM's models and processors, and those of the package that has the model."""
     port = context.port
+    if port.model is None or port.model.module is None:
+        return  # Unreadable, and reported as such.
     own = port.module.partition(".")[0]
     packages = _MODEL_PACKAGES if own == "vllm" else (f"{own}.", *_MODEL_PACKAGES)
     for at, section in (("processor.module", port.processor), ("item.tokens.module", port.tokens_made)):
