@@ -17,6 +17,9 @@ FUZZED  = descriptor:200000 port:2500 trace:100000 store:2000 kill:500 call:2000
 FUZZ_RESULTS = benchmarks/results/fuzz.json
 # Tests of descriptors, templates, edits and proofs of texts, as far as they need no tree of vLLM. No port is proven.
 QUICK   = $(addprefix tests/,descriptor protocol render edit plan cut tower verify report draft test_syntax.py test_names.py test_changes.py)
+# Where `make results` puts its files, and the card that names them.
+RESULTS ?= results
+CARD   ?= gpu
 # Workers of the test suite.
 JOBS   ?= 2
 # Images of CI often forbid bytecode: each worker, and each process that a test starts, would compile what it imports.
@@ -24,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all lint unit matrix reach lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
-	drift docs bench clean
+	drift docs bench results clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 17
@@ -114,6 +117,9 @@ docs: setup  ## make the references, pictures and measured numbers of the pages,
 	$(BIN)/python docs/pictures/generate.py
 	$(BIN)/python benchmarks/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+results:  ## make README's results again on this machine's GPU (hours; PYTHON has vLLM 0.33; RESULTS=results CARD=h200)
+	$(PYTHON) benchmarks/readme_gpu.py $(RESULTS) --card $(CARD)
 
 bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
 	$(BIN)/python benchmarks/cli_speed.py

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import gc
 import json
+import os
 import sys
 import time
 import traceback
@@ -34,6 +35,12 @@ def head(machine: str, release: str) -> dict[str, Any]:
     """The first keys of a result."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return {"machine": machine, "versions": versions(release), "date": today, "code": measured_code()}
+
+
+def again(script: str) -> list[str]:
+    """The command that runs a script of this folder as it runs here: in its tiny mode (`tiny.py`), or not."""
+    tiny = [str(Path(__file__).with_name("tiny.py"))] if "VITCG_TINY_TREE" in os.environ else []
+    return [sys.executable, *tiny, script]
 
 
 def save(total: dict[str, Any], out: Path | None) -> None:

@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import cut_gpu
 import torch
-from gpu_result import ByModel
+from gpu_result import ByModel, again
 from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, runs_of, start_vllm
 from slow_calls import Witness
 
@@ -284,7 +284,7 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
 
 def starts(name: str, backend: str, settings: str, ways: list[str], more: list[str]) -> dict[str, Any]:
     """The start-up of every way, each in a process of its own, one after the other."""
-    command = [sys.executable, __file__, "--models", name, "--backend", backend, "--settings", settings, *more]
+    command = [*again(__file__), "--models", name, "--backend", backend, "--settings", settings, *more]
     found = {}
     for way in ways:
         done = subprocess.run([*command, "--start", way], stdout=subprocess.PIPE, text=True, timeout=240, check=True)

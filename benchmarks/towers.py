@@ -41,6 +41,14 @@ CROPS = {
     "4 x no crop": [0] * 4,
     "0+3+5 crops": [0, 3, 5],
 }
+#: Matrix products of the towers' MLPs, aligned and not: rows, inner size, columns.
+PRODUCTS = [
+    *((rows, inner, 1280) for rows in (4784, 1024, 256) for inner in (3420, 3424, 3456, 3584)),
+    *((rows, 1280, columns) for rows in (4784, 1024, 256) for columns in (6840, 6848, 6912, 7168)),
+    *((rows, 1152, columns) for rows in (4784, 1024) for columns in (4304, 4352, 4608)),
+    *((rows, inner, 1152) for rows in (4784, 1024) for inner in (4304, 4352, 4608)),
+    (7168, 588, 1024), (7168, 592, 1024), (2704, 588, 1792), (2704, 592, 1792),
+]  # fmt: skip
 
 
 class Subject:

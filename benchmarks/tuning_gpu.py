@@ -48,6 +48,7 @@ from manager_gpu import (
     runs_of,
     start_vllm,
 )
+from towers import PRODUCTS
 
 MODELS = ("qwen2_5_vl", "qwen2_vl", "qwen3_vl", "internvl", "step3_vl")
 
@@ -316,12 +317,7 @@ def sweep() -> dict[str, list[float]]:
     Eight weights in turn, in one graph, so that none of them is in the cache.
     """
     found = {}
-    sizes = [(rows, inner, 1280) for rows in (4784, 1024, 256) for inner in (3420, 3424, 3456, 3584)]
-    sizes += [(rows, 1280, columns) for rows in (4784, 1024, 256) for columns in (6840, 6848, 6912, 7168)]
-    sizes += [(rows, 1152, columns) for rows in (4784, 1024) for columns in (4304, 4352, 4608)]
-    sizes += [(rows, inner, 1152) for rows in (4784, 1024) for inner in (4304, 4352, 4608)]
-    sizes += [(7168, 588, 1024), (7168, 592, 1024), (2704, 588, 1792), (2704, 592, 1792)]
-    for rows, inner, columns in sizes:
+    for rows, inner, columns in PRODUCTS:
         x = torch.randn(rows, inner, device=DEVICE, dtype=DTYPE)
         weights = [torch.randn(columns, inner, device=DEVICE, dtype=DTYPE) / inner**0.5 for _ in range(8)]
         bias = torch.randn(columns, device=DEVICE, dtype=DTYPE)

@@ -1,0 +1,209 @@
+"""Run a benchmark for GPUs to its end on a CPU, with tiny models: whether it works, never how fast anything is.
+
+    python benchmarks/tiny.py stream_gpu.py --out RESULT.json [further options of that script]
+
+The script runs unchanged, in a release's own source tree (0.33.0, or VITCG_TINY_TREE). Its device is the CPU, graphs of
+vLLM's manager and of a script are tapes that replay their operators (`scaffold.runtime.recording`), and the models have
+the lab's tiny sizes. With VITCG_TINY_WRONG our manager's answers are wrong, which a script that compares must see.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+RELEASE = "0.33.0"
+#: The machine in a result.
+MACHINE = "a CPU in place of a GPU"
+#: The variable that makes answers wrong.
+WRONG = "VITCG_TINY_WRONG"
+#: Output tokens of a tiny model's call, at most.
+CONTEXT = 64
+
+
+def main() -> int:
+    sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent / "generated")]
+    import_release()
+    return run(sys.argv[1], sys.argv[2:])
+
+
+def run(script: str, arguments: list[str]) -> int:
+    """Run a script of this folder, where a release is imported. Returns its exit status."""
+    from scaffold.verify.numeric import attention, cpu_imports
+
+    cpu_imports.patch_vllm()
+    attention.set_tail("fa3")
+    _stand_in()
+    _shrink()
+    if WRONG in os.environ:
+        _spoil()
+    file = FOLDER / script
+    sys.argv = [str(file), *arguments]
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def import_release() -> None:
+    """Let `import vllm` mean the release's source tree."""
+    from scaffold.protocol import resolve_target
+    from scaffold.verify.numeric import cpu_imports
+
+    tree = os.environ.get("VITCG_TINY_TREE") or resolve_target(RELEASE).tree.root
+    # Children of the script import the same tree.
+    os.environ["VITCG_TINY_TREE"] = str(tree)
+    cpu_imports.prepare(Path(tree), None)
+
+
+class Graph:
+    """`torch.cuda.CUDAGraph`: the operators of a capture, which a replay runs again."""
+
+    def __init__(self) -> None:
+        self.recorded: Any = None
+
+    def replay(self) -> None:
+        self.recorded.replay()
+
+    def reset(self) -> None:
+        self.recorded = None
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class _OnHost(set[int]):
+    """Every storage: what lies on the host is not known here, and hazards are the lab's concern."""
+
+    def __contains__(self, storage: object) -> bool:
+        return True
+
+
+class Capture:
+    """`torch.cuda.graph(...)`."""
+
+    def __init__(self, graph: Graph, *_: Any, **__: Any) -> None:
+        from scaffold.runtime.recording import _Tape
+        from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+
+        self._graph, self._tape = graph, _Tape(PYTHON_OPERATORS)
+        self._tape.host = _OnHost()
+
+    def __enter__(self) -> None:
+        import torch
+
+        torch.cuda.is_current_stream_capturing = lambda: True
+        self._tape.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        import torch
+
+        from scaffold.runtime.recording import RecordedGraph, RecordingBackend
+
+        self._tape.__exit__(*exc_info)
+        torch.cuda.is_current_stream_capturing = lambda: False
+        self._graph.recorded = RecordedGraph(RecordingBackend(), self._tape, None)  # type: ignore[arg-type]
+
+
+class Event:
+    """`torch.cuda.Event`: a time of the host."""
+
+    def __init__(self, **_: Any) -> None:
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        return None
+
+    def elapsed_time(self, end: Event) -> float:
+        return max((end.at - self.at) * 1e3, 1e-6)
+
+
+def _stand_in() -> None:
+    """The answers of `torch.cuda` that scripts and managers need, and vLLM's set-up."""
+    import torch
+
+    plenty = 1 << 36
+    answers: dict[str, Any] = {
+        "CUDAGraph": Graph, "graph": Capture, "Event": Event, "graph_pool_handle": lambda: (0, 0),
+        "synchronize": lambda *_: None, "empty_cache": lambda: None, "get_device_name": lambda *_: MACHINE,
+        "mem_get_info": lambda *_: (plenty, plenty), "memory_reserved": lambda *_: 0, "memory_allocated": lambda *_: 0,
+        "memory_stats": lambda *_: {}, "host_memory_stats": lambda *_: {}, "current_stream": lambda *_: None,
+        "is_current_stream_capturing": lambda: False,
+    }  # fmt: skip
+    for name, value in answers.items():
+        setattr(torch.cuda, name, value)
+
+    from scaffold.measure import subject
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.vllm import manager
+    from scaffold.verify.numeric import cpu_imports, real
+
+    subject.DEVICE, subject.DTYPE, subject.CONTEXT = torch.device("cpu"), torch.float32, CONTEXT
+
+    def make_backend(_: Any) -> RecordingBackend:
+        backend = RecordingBackend(bodies=cpu_imports.PYTHON_OPERATORS)
+        torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+        return backend
+
+    manager.EncoderCudaGraphManager._make_backend = make_backend  # type: ignore[method-assign, assignment]
+
+    def start_vllm(_: str | None) -> Any:
+        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+        context = set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu")))
+        context.__enter__()
+        cpu_imports.start_distributed(Path(tempfile.mkdtemp()))
+        return context
+
+    real.start_vllm = start_vllm
+    from vllm.distributed import parallel_state
+    from vllm.v1.worker import encoder_cudagraph
+
+    parallel_state.graph_capture = lambda device: nullcontext(SimpleNamespace(stream=None))
+    encoder_cudagraph.current_stream = lambda: None
+
+
+def _shrink() -> None:
+    """Tiny models, and calls of a few tokens."""
+    import towers
+
+    towers.Subject._make_config = lambda self, config: config  # type: ignore[method-assign]
+    # Under names that scripts look for.
+    sizes = {"224x224": [(1, 4, 4)], "1288x728": [(1, 4, 8), (1, 4, 4)], "8 x 336x336": [(1, 4, 4)] * 4}
+    _replace(towers.GRIDS, sizes)
+    _replace(towers.TILES, {"1 tile": [1], "7 tiles": [3], "7+1+13 tiles": [2, 1]})
+    _replace(towers.CROPS, {"no crop": [0], "4 crops": [2], "0+3+5 crops": [0, 1]})
+    towers.PRODUCTS[:] = [(8, 12, 16)]
+
+
+def _replace(workloads: dict[str, Any], tiny: dict[str, Any]) -> None:
+    workloads.clear()
+    workloads.update(tiny)
+
+
+def _spoil() -> None:
+    """Our manager answers with other numbers."""
+    from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
+
+    execute = EncoderCudaGraphManager.execute
+
+    def wrong(self: Any, inputs: Any) -> Any:
+        return [output + output.abs().max() for output in execute(self, inputs)]
+
+    EncoderCudaGraphManager.execute = wrong  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Each benchmark for GPUs runs to its end on a CPU, so that no change breaks one unseen: what is in its result."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import cpu_wheel
+import pytest
+import readme_gpu
+from readme_gpu import PARTS, Part
+from release_process import run_script
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = "0.33.0"
+#: The scripts of other pages. Those of README.md are `readme_gpu.PARTS`.
+OTHERS = (
+    Part(
+        "reload", "reload_gpu.py", (), ("--models", "qwen2_5_vl"), frozenset({"model", "format", "errors", "replayed"})
+    ),
+    Part(
+        "fp8", "fp8_gpu.py", (), ("--models", "internvl", "--rounds", "2"), frozenset({"model", "workload", "fp8_ms"})
+    ),
+)
+TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
+
+
+def run_tiny(part: Part, folder: Path, tree: Path, **variables: str) -> tuple[int, str]:
+    """The exit status of a part in its tiny mode, and what it printed at the end."""
+    (folder / "work").mkdir(exist_ok=True)
+    for command in readme_gpu.commands(part, folder, "cpu", tiny=True):
+        done = run_script(Path(__file__).with_name("run_tiny.py"), tree, *command, **variables)
+        if done.returncode:
+            return done.returncode, done.stdout[-1500:] + done.stderr[-3000:]
+    return 0, ""
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("part", TOWERS, ids=lambda part: part.name)
+def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys):
+    status, told = run_tiny(part, tmp_path, release_tree(RELEASE).root)
+    assert status == 0, told
+    assert readme_gpu.report([part], tmp_path, "cpu", {part.name: status}) == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / f"{part.name}_cpu.json").read_text("utf-8"))
+    assert result["machine"] == "a CPU in place of a GPU"
+    assert {"versions", "date"} <= result.keys()
+    assert not any("error" in model for model in result["models"].values())
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize("name", ["manager", "stream"])
+def test_a_benchmark_sees_a_wrong_answer(name, release_tree, tmp_path):
+    part = next(part for part in PARTS if part.name == name)
+    status, _ = run_tiny(part, tmp_path, release_tree(RELEASE).root, VITCG_TINY_WRONG="1")
+    assert status == 1
+    result = json.loads((tmp_path / f"{name}_cpu.json").read_text("utf-8"))
+    assert all(model["wrong"] for model in result["models"].values())
+
+
+PART = replace(PARTS[1], keys=frozenset({"model"}))
+RESULT = {"rows": [{"model": "a"}], "machine": "one H200", "code": {"digest": "d", "commit": ""}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({}, 0, ""),
+        ({}, 1, "ended with 1"),
+        (None, 0, "no result"),
+        ({"rows": []}, 0, "rows lack values"),
+        ({"rows": [{}]}, 0, "rows lack values"),
+        ({"machine": "one H100"}, 0, "different cards"),
+        ({"code": {"digest": "e", "commit": ""}}, 0, "different states of the code"),
+    ],
+)
+def test_results_that_are_not_of_one_run_are_refused(changed, status, said, tmp_path, capsys):
+    other = replace(PART, name="other")
+    for part, result in ((PART, RESULT), (other, None if changed is None else {**RESULT, **changed})):
+        if result is not None:
+            readme_gpu.file_of(part, tmp_path, "h200").write_text(json.dumps(result))
+    ended = readme_gpu.report([PART, other], tmp_path, "h200", {PART.name: 0, "other": status})
+    printed = capsys.readouterr()
+    assert ended == bool(said)
+    assert said in printed.err
+    assert "manager_h200.json: 1 rows, one H200, commit unknown, digest d" in printed.out
+
+
+def test_one_command_runs_all_parts_in_order(tmp_path, monkeypatch, capsys):
+    """Where one fails, the others still run, and the exit status says it."""
+    ran = []
+
+    def started(part, command, tiny):
+        ran.append((part.name, *command[:2]))
+        if part.name == "tuning":
+            return 3
+        if "--out" in command:
+            rows = [dict.fromkeys(part.keys, 1.0)]
+            Path(command[command.index("--out") + 1]).write_text(json.dumps({**RESULT, "rows": rows}))
+        return 0
+
+    monkeypatch.setattr(readme_gpu, "started", started)
+    monkeypatch.setattr("sys.argv", ["readme_gpu.py", str(tmp_path), "--card", "h200"])
+    assert readme_gpu.main() == 1
+    assert [name for name, *_ in ran] == ["ports", *(part.name for part in PARTS)]
+    assert ran[0] == ("ports", "ports_gpu.py", "--generate")
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["tuning: tuning_gpu.py ended with 3", "tuning: no result"]
+    assert [line.partition(":")[0] for line in printed.out.splitlines()] == [
+        f"{part.name}_h200.json" for part in PARTS if part.name != "tuning"
+    ]
+
+
+def test_the_command_has_every_result_of_readmes_table():
+    """Each page that the table links to has a part."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    table = readme.partition("<!-- summary")[2].partition("<!-- end -->")[0]
+    pages = set(re.findall(r"docs/measured/(\w+)\.md", table))
+    assert pages == {"ports", "manager", "tuning", "streams", "engine"}
+    assert {part.name.partition("_")[0].rstrip("s") for part in PARTS} == {page.rstrip("s") for page in pages}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM: make setup")
+def test_the_command_ends_well_in_tiny_mode(tmp_path):
+    script = ROOT / "benchmarks" / "readme_gpu.py"
+    environment = cpu_wheel.environment(tmp_path / "environment")
+    done = cpu_wheel.run_python(script, str(tmp_path / "out"), "--tiny", env=environment, timeout=1800)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    results = [json.loads(readme_gpu.file_of(part, tmp_path / "out", "gpu").read_text("utf-8")) for part in PARTS]
+    assert len({result["code"]["digest"] for result in results}) == 1
