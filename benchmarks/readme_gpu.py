@@ -66,8 +66,7 @@ PARTS = (
     ),
     Part(
         "stream_served", "stream_gpu.py", ("--models", SERVED, "--share", "0.2"),
-        ("--models", "qwen2_5_vl:served", "--share", "0.01", "--passes", "1", "--streams", "photos",
-         "--without-starts"), STREAM,
+        ("--models", "internvl:served", "--share", "0.02", "--passes", "1", "--without-starts"), STREAM,
     ),
     Part(
         "engine", "engine_gpu.py", (),

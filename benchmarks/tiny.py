@@ -14,6 +14,7 @@ import runpy
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,7 +146,7 @@ def _stand_in() -> None:
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
 
-    from scaffold.measure import subject
+    from scaffold.measure import runs, subject
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import manager
     from scaffold.verify.numeric import cpu_imports, real
@@ -168,11 +169,21 @@ def _stand_in() -> None:
         return context
 
     real.start_vllm = start_vllm
+    strip = runs.strip_trace
+    runs.strip_trace = lambda events: strip([*events, *_kernels(events)])
     from vllm.distributed import parallel_state
     from vllm.v1.worker import encoder_cudagraph
 
     parallel_state.graph_capture = lambda device: nullcontext(SimpleNamespace(stream=None))
     encoder_cudagraph.current_stream = lambda: None
+
+
+def _kernels(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A launch and a kernel for each operator of a profile: a CPU has none."""
+    for number, event in enumerate(event for event in events if event.get("cat") == "cpu_op"):
+        place = {"ts": event["ts"], "dur": event["dur"], "pid": event["pid"], "tid": event["tid"]}
+        yield {"cat": "cuda_runtime", "name": "launch", "args": {"correlation": number}, **place}
+        yield {"cat": "kernel", "name": str(event["name"]), "args": {"correlation": number}, **place}
 
 
 def _shrink() -> None:
@@ -181,7 +192,7 @@ def _shrink() -> None:
 
     towers.Subject._make_config = lambda self, config: config  # type: ignore[method-assign]
     # Under names that scripts look for.
-    sizes = {"224x224": [(1, 4, 4)], "1288x728": [(1, 4, 8), (1, 4, 4)], "8 x 336x336": [(1, 4, 4)] * 4}
+    sizes = {"224x224": [(1, 4, 4)], "1288x728": [(1, 8, 8)], "8 x 336x336": [(1, 4, 4)] * 4}
     _replace(towers.GRIDS, sizes)
     _replace(towers.TILES, {"1 tile": [1], "7 tiles": [3], "7+1+13 tiles": [2, 1]})
     _replace(towers.CROPS, {"no crop": [0], "4 crops": [2], "0+3+5 crops": [0, 1]})

@@ -20,9 +20,6 @@ OTHERS = (
     Part(
         "reload", "reload_gpu.py", (), ("--models", "qwen2_5_vl"), frozenset({"model", "format", "errors", "replayed"})
     ),
-    Part(
-        "fp8", "fp8_gpu.py", (), ("--models", "internvl", "--rounds", "2"), frozenset({"model", "workload", "fp8_ms"})
-    ),
 )
 TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
 

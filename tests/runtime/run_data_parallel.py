@@ -1,10 +1,10 @@
-"""Data parallelism of the drop-in through vLLM's own distributed layer, with real classes, on the CPU (gloo).
+"""Several ranks of the drop-in through vLLM's own distributed layer, with real classes, on the CPU (gloo).
 
-    python tests/runtime/run_data_parallel.py TREE RECIPE RANKS [BROKEN]
+    python tests/runtime/run_data_parallel.py TREE RECIPE[@GENERATION] RANKS data|weights [BROKEN]
 
-Every rank builds the same tower, runs the same calls through the manager that the plugin gives vLLM, with
-`mm_encoder_tp_mode="data"`, and compares with what one item at a time gives. Prints one JSON object from each rank. The
-rank BROKEN has no memory for graphs.
+Every rank builds the same tower (of the tree's port, or of an adapter, with a generation), runs the same calls through
+the manager that the plugin gives vLLM, with that `mm_encoder_tp_mode`, and compares with the model's own code.
+Prints one JSON object from each rank. The rank BROKEN has no memory for graphs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from release_process import prepare_release
 
 def main() -> int:
     prepare_release(Path(sys.argv[1]))
-    return ranks.run(lambda: worker(sys.argv[2], int(sys.argv[3])), int(sys.argv[3]), seconds=240)
+    return ranks.run(lambda: worker(sys.argv[2], int(sys.argv[3]), sys.argv[4]), int(sys.argv[3]), seconds=240)
 
 
 def no_memory(pool: object) -> None:
@@ -32,7 +32,7 @@ def no_memory(pool: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def worker(recipe_name: str, size: int) -> int:
+def worker(name: str, size: int, mode: str) -> int:
     os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
     import torch
 
@@ -46,6 +46,7 @@ def worker(recipe_name: str, size: int) -> int:
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm.served import ServedManager
     from scaffold.verify.numeric.recipes.base import configure, engine_config, randomise
+    from scaffold.workflow import load_port
 
     class OnCpu(ServedManager):
         def _make_backend(self):  # type: ignore[no-untyped-def]
@@ -59,39 +60,36 @@ def worker(recipe_name: str, size: int) -> int:
         ranks.join(size)
         # Layers ask the current configuration whether the tower is replicated.
         data = engine_config(None, ()).model_config.multimodal_config
-        data.mm_encoder_tp_mode = "data"
+        data.mm_encoder_tp_mode = mode
         current.model_config = SimpleNamespace(multimodal_config=data)
-        recipe = import_module(f"scaffold.verify.numeric.recipes.{recipe_name}").RECIPE
-        host, config = recipe.build()
+        model, _, generation = name.partition("@")
+        recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
+        adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
+        host, config = recipe.build(adapter)
         host.eval().requires_grad_(False)
         randomise(host, 0)
         for module in host.modules():
             method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
             if method is not None:
                 method(module)
-        config.model_config.multimodal_config.mm_encoder_tp_mode = "data"
+        config.model_config.multimodal_config.mm_encoder_tp_mode = mode
         config.parallel_config.tensor_parallel_size = size
         session = recipe.sessions()[0]
         configure(config, session, recipe.modalities)
         manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
-        assert manager.use_dp
-        if [str(rank)] == sys.argv[4:]:
+        assert manager.use_dp is (mode == "data")
+        if [str(rank)] == sys.argv[5:]:
             manager.core.capture = no_memory
         manager.capture((0, 0))
-        wrong, calls = [], 0
+        wrong, calls, served = [], 0, 0
         for number, case in enumerate((*session.cases, *session.cases)):
             inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(number))
             got = manager.execute(dict(inputs))
+            served += got is not None
+            got = host.embed_multimodal(**inputs) if got is None else got  # as vLLM's runner does
             items = len(case.items)
-            adapter = manager.core.adapter
-            results: dict[int, torch.Tensor] = {}
-            for index in range(items):  # the oracle: each item alone, eagerly, on this rank
-                batch, _ = adapter.select(inputs, [index])
-                paths = [p for p in manager.core.ladders if adapter.items(batch)[0].tokens_on(p)]
-                outputs = {p: adapter.eager(batch, p) for p in paths}
-                one: dict[int, torch.Tensor] = {}
-                adapter.finish(outputs, [0], adapter.items(batch), one, batch, paths)
-                results[index] = one[0]
+            results = list(host.embed_multimodal(**inputs))  # on every rank, with its collectives
+            assert len(got) == len(results) == items
             calls += 1
             for index in range(items):
                 a, b = got[index], results[index]
@@ -103,6 +101,7 @@ def worker(recipe_name: str, size: int) -> int:
             "rank": rank,
             "ranks": seen,
             "calls": calls,
+            "served": served,
             "hits": stats.hits,
             "misses": stats.misses,
             "wrong": wrong,

@@ -155,21 +155,45 @@ def test_a_port_without_adapters_gives_what_eager_gives(version, release_tree, t
     assert set(report["minicpmv"]["reasons"]) <= REASONS
 
 
+def reports_of(tree, model, ranks, mode, broken=None):
+    """What each rank found, in their order; none of them waits for ever."""
+    script = Path(__file__).with_name("run_data_parallel.py")
+    done = run_script(script, tree, model, str(ranks), mode, *([] if broken is None else [str(broken)]))
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found.sort(key=lambda report: report["rank"])
+    assert [report["rank"] for report in found] == list(range(ranks)), done.stderr[-3000:]
+    assert all(report["wrong"] == [] and report["ranks"] == list(range(ranks)) for report in found)
+    return found
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    ("model", "ranks", "broken"), [("qwen2_5_vl", 2, None), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1)]
-)
+    ("model", "ranks", "broken"),
+    [
+        ("qwen2_5_vl", 2, None), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1),
+        ("kimi_vl@v0_30", 2, None), ("kimi_vl@v0_30", 2, 1),
+    ],
+)  # fmt: skip
 def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tree):
-    """A rank that has no memory for graphs runs its share eager, and the others replay."""
-    script = Path(__file__).with_name("run_data_parallel.py")
-    ending = [] if broken is None else [str(broken)]
-    done = run_script(script, release_tree("0.33.0").root, model, str(ranks), *ending)
-    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert sorted(r["rank"] for r in reports) == list(range(ranks)), done.stderr[-3000:]
-    assert all(r["wrong"] == [] and r["ranks"] == list(range(ranks)) for r in reports)
-    assert sum(r["hits"] for r in reports) > 0
-    assert [r["rank"] for r in reports if r["hits"] == 0] == ([] if broken is None else [broken])
+    """A rank that has no memory for graphs runs its share eager, and the others replay: a call shares one gather."""
+    reports = reports_of(release_tree("0.33.0").root, model, ranks, "data", broken)
+    assert all(report["served"] == report["calls"] for report in reports)
+    assert sum(report["hits"] for report in reports) > 0
+    assert [report["rank"] for report in reports if report["hits"] == 0] == ([] if broken is None else [broken])
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("model", "broken"), [("mistral3@v0_30", None), ("mistral3@v0_30", 1), ("llava_next@v0_30", 1)]
+)
+def test_ranks_that_share_a_tower_go_eager_together(model, broken, release_tree):
+    """Each layer of theirs is a collective: a rank that replayed padded rows would meet another's unpadded ones."""
+    reports = reports_of(release_tree("0.33.0").root, model, 2, "weights", broken)
+    served = 0 if broken is not None else reports[0]["calls"]
+    assert [report["served"] for report in reports] == [served] * 2
+    assert all((report["hits"] > 0) is (broken is None) for report in reports)
 
 
 @pytest.mark.trees
