@@ -185,15 +185,12 @@ def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tre
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize(
-    ("model", "broken"), [("mistral3@v0_30", None), ("mistral3@v0_30", 1), ("llava_next@v0_30", 1)]
-)
-def test_ranks_that_share_a_tower_go_eager_together(model, broken, release_tree):
+@pytest.mark.parametrize("model", ["mistral3@v0_30", "phi3v@v0_30"])
+def test_ranks_that_share_a_tower_go_eager_together(model, release_tree):
     """Each layer of theirs is a collective: a rank that replayed padded rows would meet another's unpadded ones."""
-    reports = reports_of(release_tree("0.33.0").root, model, 2, "weights", broken)
-    served = 0 if broken is not None else reports[0]["calls"]
-    assert [report["served"] for report in reports] == [served] * 2
-    assert all((report["hits"] > 0) is (broken is None) for report in reports)
+    reports = reports_of(release_tree("0.33.0").root, model, 2, "weights", broken=1)
+    assert [report["hits"] for report in reports] == [0, 0]
+    assert all(report["misses"] >= report["calls"] > 4 for report in reports)
 
 
 @pytest.mark.trees
