@@ -69,9 +69,9 @@ PARTS = (
         ("--models", "internvl:served", "--share", "0.02", "--passes", "1", "--without-starts"), STREAM,
     ),
     Part(
-        "engine", "engine_gpu.py", (),
+        "engine", "engine_gpu.py", ("--machine", "{machine}"),
         ("--models", "qwen2_vl", "--modes", "eager,ours", "--check-only", "", "--engines", "1", "--turns", "1",
-         "--encoder-turns", "1", "--requests", "0", "--no-final-check", "--scale", "tiny"),
+         "--encoder-turns", "1", "--requests", "0", "--no-final-check", "--scale", "tiny", "--machine", "{machine}"),
         _keys("model images"), engine=True,
     ),
 )  # fmt: skip
@@ -81,7 +81,16 @@ def commands(part: Part, folder: Path, card: str, tiny: bool) -> list[list[str]]
     """The runs of a part, one after the other: script and options."""
     runs = [part.first] if part.first else []
     runs.append(("--out", str(file_of(part, folder, card)), *(part.tiny if tiny else part.options)))
-    return [[part.script, *(option.format(work=folder / "work") for option in run)] for run in runs]
+    results = (read(file_of(other, folder, card)) for other in PARTS if other is not part)
+    # Engines run in processes of their own: their script knows no card.
+    machine = next((result["machine"] for result in results if result is not None), "unknown")
+    return [[part.script, *(option.format(work=folder / "work", machine=machine) for option in run)] for run in runs]
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """A result; None where there is none, or where its script ended before it measured anything."""
+    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return result if "code" in result else None
 
 
 def file_of(part: Part, folder: Path, card: str) -> Path:
@@ -122,7 +131,7 @@ def report(parts: list[Part], folder: Path, card: str, statuses: dict[str, int])
     results = {}
     for part in parts:
         file = file_of(part, folder, card)
-        result = results[part.name] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        result = results[part.name] = read(file)
         if result is not None:
             code = result["code"]
             told = f"commit {code['commit'][:8] or 'unknown'}, digest {code['digest']}"
