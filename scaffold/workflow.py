@@ -115,6 +115,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
                 class_name=file.class_name,
                 profile=profile if file.class_name else None,
                 mixin=mixin,
+                given=plan.methods.given,
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))

@@ -38,7 +38,7 @@ from scaffold.protocol import read_protocol, tree_name
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import last_name
+from scaffold.syntax import find_method, last_name
 from scaffold.tower.source import Program
 from scaffold.watch import Recording
 
@@ -299,7 +299,9 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 def _port_holder(subject: Subject) -> ast.ClassDef | None:
     """The class that speaks the protocol: the model's, or the nearest of its bases that does."""
     for _, cls in subject.program.lineage(subject.model.owner):
-        if any(last_name(base) == PROTOCOL for base in cls.bases):
+        # A host of a mixin, which lists the protocol, has this method alone.
+        own = find_method(cls, "get_encoder_cudagraph_config")
+        if own is not None or any(last_name(base) == PROTOCOL for base in cls.bases):
             return cls
     return None
 

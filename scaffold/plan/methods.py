@@ -55,13 +55,15 @@ class Mixin:
 class Methods:
     """A rendered block of methods, the view that it was made from, and the names that it needs: `(module, name)`.
 
-    The protocol's methods that are not in it are those of the `mixin`.
+    The protocol's methods that are not in it are those of the `mixin`, or of classes of the tree that the model's class
+    inherits from, which have those that are `given`.
     """
 
     source: str
     view: View
     imports: tuple[tuple[str, str], ...]
     mixin: Mixin | None = None
+    given: frozenset[str] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:

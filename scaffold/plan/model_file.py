@@ -7,6 +7,7 @@ written by hand goes with `replace` only.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace as replace_fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import same_meaning
+from scaffold.plan.code import identifiers
 from scaffold.plan.file_plans import FilePlan
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.methods import MODELS
@@ -41,6 +43,40 @@ def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
     return FilePlan(path, (), f"hold what all ports of this layout have in common ({mixin.class_name})", source=source)
 
 
+def beside_bases(tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods) -> Methods:
+    """The methods that are left to a class whose bases bring the others: a mixin for hosts of one kind of tower.
+
+    All methods where no base brings any, or where nothing is left, so that a base has a whole port.
+    """
+    from scaffold.tower.source import Program
+
+    program = Program(tree)
+    _, *bases = program.lineage(program.owner(model.path, model.class_name))
+    demanded = {method.name for method in profile.methods}
+    parts = [
+        owner
+        for _, owner in bases
+        if owner.name != PROTOCOL and any(getattr(node, "name", None) in demanded for node in owner.body)
+    ]
+    given = frozenset(node.name for owner in parts for node in owner.body if isinstance(node, FunctionNode))
+    needed = {method.name for method in profile.methods if not method.has_default} - profile.uncalled
+    kept = needed - given
+    if methods.mixin is not None or not parts or not kept:
+        return methods
+    lines, texts, end = methods.source.splitlines(keepends=True), dict[str, str](), 0
+    for node in ast.parse(methods.source).body:
+        texts[getattr(node, "name", "")] = "".join(lines[end : node.end_lineno])
+        end = node.end_lineno or end
+    names = sorted(kept & texts.keys())
+    for name in names:  # which grows by the helpers that it calls
+        called = set(identifiers(texts[name])) - demanded - set(names)
+        names += [helper for helper in texts if helper in called]
+    source = "".join(text for name, text in texts.items() if name in names)
+    words = set(identifiers(source))
+    imports = tuple((module, name) for module, name in methods.imports if name in words)
+    return replace_fields(methods, source=source, imports=imports, given=given & demanded)
+
+
 def _in_one_order(module: ast.Module) -> ast.Module:
     """A module with its imports in the order of their text: a package may sort them in another one than vLLM."""
     imports = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -62,14 +98,16 @@ def plan_model(
     """
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
         raise DiagnosticError(_hand_written(tree, model))
-    _refuse_inherited(tree, profile, model, methods, replace)
+    if not methods.given:
+        _refuse_inherited(tree, profile, model, methods, replace)
     near = model.path.startswith(MODELS)
     interfaces = ".interfaces" if near else profile.interfaces_module
     # The methods of every layout name torch.
     foreign = [(module, name) for module, name in methods.imports if f"{module.replace('.', '/')}.py" != model.path]
     edits: list[Edit] = [AddImport("torch"), *(AddImport(module, name) for module, name in foreign)]
     edits += [edit for edit in tower if edit not in edits]
-    edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
+    if not methods.given:
+        edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
     if methods.mixin:
         close = near or methods.mixin.folder != MODELS
         module = f".{methods.mixin.module}" if close else dotted(methods.mixin.path)

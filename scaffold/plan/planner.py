@@ -17,7 +17,7 @@ from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
 from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
-from scaffold.plan.model_file import plan_mixin, plan_model
+from scaffold.plan.model_file import beside_bases, plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
@@ -45,7 +45,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     notes += check_names(port, tree, model)
-    methods = render_methods(port, profile, tower.facts)
+    methods = beside_bases(tree, profile, model, render_methods(port, profile, tower.facts))
     if tree.package is not None and methods.mixin is not None:
         beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
         methods = dataclasses.replace(methods, mixin=beside)

@@ -153,7 +153,8 @@ def _installed_folder(package: str) -> Path | None:
         spec = find_spec(package) if package.isidentifier() and package not in _OF_VLLM else None
     except (ImportError, ValueError):
         spec = None
-    return next((Path(place) for place in (spec.submodule_search_locations or ()) if spec), None) if spec else None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
 
 
 def _no_package(message: str, help_text: str) -> DiagnosticError:

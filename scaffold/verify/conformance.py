@@ -23,11 +23,17 @@ _BINDING = frozenset({"staticmethod", "classmethod", "property"})
 
 
 def prove_conformance(
-    source: str, class_name: str, profile: ProtocolProfile, path: str, mixin: str | None = None
+    source: str,
+    class_name: str,
+    profile: ProtocolProfile,
+    path: str,
+    mixin: str | None = None,
+    given: frozenset[str] = frozenset(),
 ) -> tuple[Diagnostic, ...]:
     """That `class_name` itself, or the class of the module `mixin`, defines every method of the protocol as declared.
 
-    Methods with a default body may be absent, and those that nothing of the tree calls. Annotations are not compared:
+    Methods with a default body may be absent, those that nothing of the tree calls, and those that the tree's own bases
+    of the class have (`given`). Annotations are not compared:
     they do not decide how a method can be called. No diagnostics, or VCG600 (no syntax tree), VCG610 (class or method
     missing), VCG611 (another signature).
     """
@@ -47,7 +53,7 @@ def prove_conformance(
     for method in profile.methods:
         implementation = methods.get(method.name)
         if implementation is None:
-            if not method.has_default and method.name not in profile.uncalled:
+            if not method.has_default and method.name not in profile.uncalled | given:
                 message = f"`{class_name}` does not define `{method}`, which the protocol of this tree demands"
                 found.append(Diagnostic("VCG610", message, _span(path, node), _BUG))
             continue

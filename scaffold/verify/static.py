@@ -23,7 +23,7 @@ class PlannedFile:
     """One file of a plan with its result. `before` is None for a new file.
 
     `path` is relative to the tree's root `config_root`. With `class_name` and `profile`, the class must implement the
-    protocol, with the class of the module `mixin` if there is one.
+    protocol, with the class of the module `mixin` if there is one, and but for what bases in the tree have (`given`).
     """
 
     path: str
@@ -34,6 +34,7 @@ class PlannedFile:
     class_name: str | None = None
     profile: ProtocolProfile | None = None
     mixin: str | None = None
+    given: frozenset[str] = frozenset()
 
 
 def verify_changes(planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
@@ -52,5 +53,5 @@ def _prove(file: PlannedFile) -> tuple[Diagnostic, ...]:
         found += prove_equivalence(file.before, file.after, file.edits, file.path)
         found += prove_idempotence(file.after, file.edits, file.path)
     if file.class_name is not None and file.profile is not None:
-        found += prove_conformance(file.after, file.class_name, file.profile, file.path, file.mixin)
+        found += prove_conformance(file.after, file.class_name, file.profile, file.path, file.mixin, file.given)
     return tuple(found)

@@ -1,0 +1,142 @@
+"""The next generation's mixin, rehearsed before its release: what the tool does on a tree that has it, counted.
+
+Upstream's main after 0.33 has a class with all protocol methods of Qwen2-VL-like towers; a host implements one method.
+The tree is made of release 0.33: its own methods of Qwen2-VL move into such a class. `docs/new-generation.md` states
+the lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scaffold
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft import inherited_port
+from scaffold.protocol import SourceTree, read_protocol
+from scaffold.syntax import find_class
+from scaffold.workflow import load_port, prepare_port, short_request
+
+pytestmark = pytest.mark.trees
+
+PAGE = Path(scaffold.__file__).parent.parent / "docs/new-generation.md"
+MODELS = "vllm/model_executor/models"
+HOST, MIXIN = f"{MODELS}/qwen2_vl.py", f"{MODELS}/encoder_cudagraph_utils.py"
+OWNER, CONFIG = "Qwen2VLForConditionalGeneration", "get_encoder_cudagraph_config"
+
+
+@pytest.fixture
+def tree(release_tree: Any) -> SourceTree:
+    """Release 0.33 with the protocol's methods of Qwen2-VL in a mixin, all but the host's one."""
+    release: SourceTree = release_tree("0.33.0")
+    lines = release.read(HOST).splitlines(keepends=True)
+    owner = find_class(release.parse(HOST), OWNER)
+    assert owner is not None
+    demanded = {method.name for method in read_protocol(release).methods} - {CONFIG}
+    moved = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name in demanded]
+    assert len(moved) > 5
+    taken = {line for node in moved for line in range(node.lineno - 1, node.end_lineno or 0)}
+    bodies = ("".join(lines[node.lineno - 1 : node.end_lineno]) for node in moved)
+    imports = [node for node in release.parse(HOST).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    header = [*map(ast.unparse, imports), "\n\nclass Qwen2VLEncoderCudaGraphMixin(SupportsEncoderCudaGraph):\n"]
+    # The host's processing info is not the mixin's.
+    moved_text = "\n".join(bodies).replace("        assert isinstance(info, Qwen2VLProcessingInfo)\n", "")
+    mixin = without_unused("\n".join(header) + moved_text)
+    host = "".join(line for number, line in enumerate(lines) if number not in taken)
+    above, statement, body = host.partition(f"class {OWNER}(")
+    host = above + statement + body.replace("    SupportsEncoderCudaGraph,\n", "    Qwen2VLEncoderCudaGraphMixin,\n", 1)
+    imported = "import torch\nfrom .encoder_cudagraph_utils import Qwen2VLEncoderCudaGraphMixin\n"
+    host = without_unused(host.replace("import torch\n", imported, 1))
+    return release.with_files({HOST: host.encode(), MIXIN: mixin.encode()})
+
+
+def without_unused(text: str) -> str:
+    """A text without the imports that only moved methods needed."""
+    words = [sys.executable, "-m", "ruff", "check", "--fix-only", "--isolated", "--quiet", "--select", "F401,I001", "-"]
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def lines_of(node: ast.AST) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1  # type: ignore[attr-defined]
+
+
+def test_a_host_of_the_mixin_has_a_port(tree: SourceTree) -> None:
+    """Nothing by hand: the protocol is known, the port is seen, and nothing is written in its place unasked."""
+    assert read_protocol(tree).generation.name == "v0_30"
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(load_port("qwen2_vl"), tree)
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG520"]
+    assert "(1 methods)" in caught.value.diagnostics[0].message
+
+
+def test_a_subclass_of_a_host_needs_no_port(tree: SourceTree) -> None:
+    text = tree.read(HOST) + f"\n\nclass Next({OWNER}):\n    pass\n"
+    found = inherited_port(tree.with_files({HOST: text.encode()}), "qwen2_vl:Next")
+    assert found is not None
+    assert found.code == "VCG485"
+
+
+@pytest.fixture
+def new_host(tree: SourceTree) -> SourceTree:
+    """A model whose class inherits the mixin, and has nothing else for graphs."""
+    lines = tree.read(HOST).splitlines(keepends=True)
+    config = config_of(tree)
+    host = "".join([*lines[: config.lineno - 1], *lines[config.end_lineno :]])
+    return tree.with_files({HOST: host.encode(), MIXIN: tree.read_bytes(MIXIN)})
+
+
+def test_a_host_gets_the_method_that_the_mixin_leaves(new_host: SourceTree) -> None:
+    prepared = prepare_port(load_port("qwen2_vl"), new_host)
+
+    assert prepared.plan.methods.names == {CONFIG, "_pad_cu_seqlens"}  # with what it names
+    [change] = prepared.package
+    before, after = (text.decode().splitlines() for text in (change.before, change.after))
+    assert [line for line in difflib.ndiff(before, after) if line[:1] == "-"] == []
+
+
+@pytest.mark.lab
+def test_it_has_the_same_proof(new_host: SourceTree) -> None:
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    from scaffold.verify.numeric import check_numerics
+
+    prepared = prepare_port(load_port("qwen2_vl"), new_host)
+    request = short_request(prepared, new_host)
+    before = {path: new_host.read_bytes(path) for path in (HOST, MIXIN)}
+    report = check_numerics(dataclasses.replace(request, before=before, overlay=before | dict(request.overlay)))
+    assert report.passed, "\n".join(report.lines())
+    assert report.hits > 10
+
+
+def config_of(tree: SourceTree) -> ast.FunctionDef:
+    owner = find_class(tree.parse(HOST), OWNER)
+    assert owner is not None
+    [method] = [node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == CONFIG]
+    return method
+
+
+def test_the_lines_are_those_of_the_page(tree: SourceTree, release_tree: Any) -> None:
+    """A port has all methods, unless its class inherits the mixin: then it has the one that hosts have."""
+    mixin = find_class(tree.parse(MIXIN), "Qwen2VLEncoderCudaGraphMixin")
+    assert mixin is not None
+    port = load_port("qwen2_vl")
+
+    whole, one = (prepare_port(port, target, replace=True) for target in (release_tree("0.33.0"), tree))
+
+    assert [change.path for change in one.package] == [HOST]  # the mixin stays for other hosts
+    counted = {
+        "the mixin, once": lines_of(mixin),
+        "a host of the mixin, by hand": lines_of(config_of(tree)),
+        "a port without the mixin": len(whole.plan.methods.source.strip().splitlines()),
+        "a port beside the mixin": len(one.plan.methods.source.strip().splitlines()),
+    }
+    assert counted["a port beside the mixin"] <= 25
+    page = PAGE.read_text(encoding="utf-8")
+    assert [what for what, lines in counted.items() if f"| {what} | {lines} |" not in page] == [], counted
