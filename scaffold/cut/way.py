@@ -337,6 +337,8 @@ class _Search:
         found = self.program.method(self.model, PUBLIC_ENTRY)
         if found is None or entry in (f"self.{PUBLIC_ENTRY}", f"self.{PRIVATE_ENTRY}"):
             return
+        if _is_stub(found[2]):  # an earlier port moved its body
+            found = self.program.method(self.model, PRIVATE_ENTRY) or found
         module, _, function = found
         change = find_change(function, entry)
         if change is None:
