@@ -338,7 +338,7 @@ READERS = (
     ("new internvl --vllm . --check", 1),
     ("new internvl --vllm .", 0),
     ("pr internvl --vllm .", 0),
-    ("init InternVLChatModel --vllm . --no-input -o ../draft.yaml", 0),
+    ("init InternVLChatModel --vllm . --no-input --no-run -o ../draft.yaml", 0),
     ("inspect --vllm .", 0),
     ("inspect qwen2_5_vl --vllm .", 0),
     ("revert .", 0),
