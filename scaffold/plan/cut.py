@@ -198,6 +198,8 @@ def _unknown(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
     if not isinstance(port, RowsPort):
         return
     loops = [station.loop for station in way.stations if station.loop is not None]
+    if not loops:
+        return  # an earlier port made a method of it
     taken = [name for loop in loops for name in loop.arguments if name not in loop.results]
     for loop in loops:
         if len(loop.results) > 1 and not port.forward.several:
