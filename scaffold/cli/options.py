@@ -206,7 +206,7 @@ def _complete_descriptor(ctx: click.Context, parameter: click.Parameter, incompl
 
     # Bash shows either words or paths, and fish no path before a letter: files of the folder are words there, too.
     zsh = os.environ.get("_VITCG_SCAFFOLD_COMPLETE", "").startswith("zsh")
-    files = [] if zsh else sorted(path.name for path in Path().glob("*.y*ml"))
+    files = [] if zsh else sorted(path.name for path in Path().glob("[!.]*.y*ml"))
     return _completions(incomplete, [*files, *shipped_names()], "file")
 
 

@@ -224,14 +224,17 @@ def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
         ("vitcg-scaffold va", ["validate"]),
         ("vitcg-scaffold re", ["revert"]),
         ("vitcg-scaffold recover --forc", ["--force"]),
-        ("vitcg-scaffold validate ", list(shipped_names())),
+        ("vitcg-scaffold validate ", ["mine.yaml", *shipped_names()]),
         ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
         ("vitcg-scaffold new internvl --vllm in", ["installed"]),
         ("vitcg-scaffold new --di", ["--diff"]),
         ("vitcg-scaffold explain vcg52", [f"VCG52{digit}" for digit in range(9)]),
     ],
 )
-def test_completion(words, offered):
+def test_completion(words, offered, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.yaml", ".hidden.yaml"):
+        (tmp_path / name).touch()
     variables = {
         "_VITCG_SCAFFOLD_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
