@@ -153,7 +153,7 @@ def command(
     if not force and (served := inherited_port(tree, model)) is not None:
         console.report([served])
         return
-    shipped = find_shipped(tree, model) if package is None else None
+    shipped = find_shipped(tree, model, vllm) if package is None else None
     try:
         refuse_model(tree, model)
         recording = _recorded(console, tree, model, building) if runs else None

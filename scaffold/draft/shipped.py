@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from scaffold.descriptor import load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import locate
@@ -9,10 +11,11 @@ from scaffold.protocol.tree import SourceTree
 from scaffold.tower.source import Program
 
 
-def find_shipped(tree: SourceTree, reference: str) -> Diagnostic | None:
+def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | None:
     """That a descriptor of a model, or of the nearest of its bases that has one, comes with the tool (VCG488).
 
-    Raises what `locate` raises: VCG480 to VCG482.
+    `target` is the tree as `--vllm` names it, for the command that the message gives. Raises what `locate` raises:
+    VCG480 to VCG482.
     """
     program = Program(tree)
     model = locate(tree, program, reference)
@@ -27,7 +30,7 @@ def find_shipped(tree: SourceTree, reference: str) -> Diagnostic | None:
                 return Diagnostic(
                     "VCG488",
                     f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
-                    help=f"`vitcg-scaffold new {port.name} --vllm ...` needs no draft",
+                    help=f"`vitcg-scaffold new {port.name} --vllm {shlex.quote(target)}` needs no draft",
                     severity=Severity.INFO,
                 )
     return None
