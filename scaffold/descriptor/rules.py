@@ -1044,10 +1044,9 @@ def model_is_consistent(context: Context) -> Problems:
 def gates_have_a_condition(context: Context) -> Problems:
     """A section `gates` says what is on under which condition: VCG202."""
     gates = context.port.gates
-    if gates is not None and not any(context.written(f"gates.{key}") for key in ("modalities", "encoder")):
-        yield context.at_key(
-            "VCG202", "`gates` has no condition", "gates", "add `modalities` or `encoder`, or delete it"
-        )
+    if gates is not None and not any(context.written(f"gates.{key}") for key in gates.some_of):
+        names = " or ".join(f"`{key}`" for key in gates.some_of)
+        yield context.at_key("VCG202", "`gates` has no condition", "gates", f"add {names}, or delete it")
 
 
 def tests_are_consistent(context: Context) -> Problems:

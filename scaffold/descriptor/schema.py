@@ -88,6 +88,8 @@ class Record:
     #: Fields by their name in Python, and those of the YAML by their key, in declaration order.
     by_name: ClassVar[dict[str, Declared]]
     by_key: ClassVar[dict[str, Declared]]
+    #: Keys of which a section has one at least.
+    some_of: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         cls.by_name, cls.by_key = dict(getattr(cls, "by_name", {})), dict(getattr(cls, "by_key", {}))
@@ -904,13 +906,14 @@ def section_schema(cls: type[Record], definitions: dict[str, Any]) -> dict[str, 
         if isinstance(declared.default, (bool, int, str)):
             schema["default"] = declared.default
         properties[key] = schema
-    return {
+    schema = {
         "type": "object",
         "description": " ".join((cls.__doc__ or "").split()),
         "properties": properties,
         "required": [key for key, declared in cls.by_key.items() if declared.required],
         "additionalProperties": False,
     }
+    return schema | ({"anyOf": [{"required": [key]} for key in cls.some_of]} if cls.some_of else {})
 
 
 def _short(text: str, limit: int = 40) -> str:

@@ -596,6 +596,8 @@ class Assembly(Record):
 class Gates(Reasoned):
     """Conditions under which the feature is on."""
 
+    some_of = ("modalities", "encoder")
+
     modalities: Expression | None = declare(
         Formula("let", wants="bool"),
         "condition for graphs of any modality; a port that is off captures them",

@@ -325,13 +325,13 @@ def test_a_refusal_names_the_graphs_that_came_later(run):
     assert "rows came with vLLM 0.23.0" in err
 
 
-def test_a_model_of_another_package_has_to_be_copied(run, tree):
-    """No later command would find it: a port changes files of vLLM's package."""
+def test_a_model_of_another_package_needs_its_package(run, tree):
+    """No later command would find it: without one, a port changes files of vLLM's package."""
     (tree / "plugin").mkdir()
     (tree / "plugin/model.py").write_bytes((tree / MODELS / "internvl.py").read_bytes())
     for given in ("plugin/model.py", str(tree / "plugin/model.py")):
         code, _, err = run("init", given, "--vllm", tree, "-o", "my.yaml")
-        assert (code, "VCG482" in err, f"copy the file into {MODELS}/" in err) == (4, True, True), err
+        assert (code, "VCG482" in err, "name its package with --package" in err) == (4, True, True), err
 
 
 def test_a_fork_with_its_own_version_is_called_one(run, copied_tree):

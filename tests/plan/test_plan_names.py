@@ -74,6 +74,9 @@ WRONG = {
         "the field configuration of Gemma3MultiModalProcessor has no `num_patche`",
     ),
     "key of a field": ("kimi_vl", "image_grid_hws", "image_grid_hw", "VLMultiModalProcessor has no `image_grid_hw`"),
+    "embeddings that neither processor nor model has": (
+        "deepseek_ocr", "\nfields:\n", "\nfields:\n  image_embeds: batched\n", "Processor has no `image_embeds`",
+    ),
     "frames": ("qwen2_5_vl", "get_num_frames_with_most_features", "get_frames", "has no method `get_frames`"),
     "function of tokens": (
         "deepseek_v41", "function: image_token_types", "function: image_token_type",
@@ -94,6 +97,13 @@ def test_a_name_that_is_not_there(case, release_tree):
     assert problems[0].span.line > 1
     if case == "method of an entry":  # too far from the name for a misspelling: its words are in it
         assert problems[0].help == "did you mean `_parse_and_validate_image_input`?"
+
+
+def test_a_model_may_read_embeddings_that_its_processor_declares_nowhere(release_tree):
+    tree, field = release_tree("0.33.0"), "\n  image_embeds: batched"
+    assert "image_embeds" in tree.read("vllm/model_executor/models/gemma4_mm.py")
+
+    assert found(tree, "gemma4_mm", "\nfields:", f"\nfields:{field}") == found(tree, "gemma4_mm") == []
 
 
 def test_a_module_of_tokens_that_is_not_there(release_tree):

@@ -19,6 +19,7 @@ import pytest
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.methods import Methods, refusal, render_methods
+from scaffold.plan.question import QUESTION
 from scaffold.plan.towers import plan_tower
 from scaffold.protocol import GENERATIONS, SourceTree, find_model, read_protocol
 from scaffold.verify.style import _ruff_binary
@@ -140,8 +141,8 @@ def calls_of(tree: SourceTree, names: tuple[str, ...]) -> frozenset[str]:
 def test_no_rendered_port_holds_dead_code(release, release_tree):
     tree = release_tree(release)
     profile = read_protocol(tree)
-    protocol = tuple(method.name for method in profile.methods)
-    called = calls_of(tree, protocol)
+    protocol = (*(method.name for method in profile.methods), QUESTION)
+    called = calls_of(tree, protocol) | {QUESTION}  # the function of that name reads it
     found, sources = [], {}
     for model in shipped_names():
         port = load_port(model)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+from tokenize import STRING, generate_tokens
 
 import pytest
 from hypothesis import given
@@ -54,7 +56,8 @@ def test_every_literal_reads_back(value):
 def test_a_long_text_is_wrapped_at_its_blanks(value, columns):
     code = wrapped(value, columns)
     assert ast.literal_eval(code) == value
-    parts = [ast.literal_eval(part) for part in re.findall(r'"[^"\\]*"', code)] if code.startswith("(") else []
+    strings = [token.string for token in generate_tokens(io.StringIO(code).readline) if token.type == STRING]
+    parts = [ast.literal_eval(text) for text in strings if "\\" not in text] if len(strings) > 1 else []
     assert all(len(part) <= columns or not re.search(r"\s\S", part) for part in parts)
 
 

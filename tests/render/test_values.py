@@ -264,7 +264,7 @@ class Tiles:
     """InternVL, as far as its port reads it."""
 
     num_image_token, vision_model = 4, Struct()
-    config = Struct(vision_config=Struct(image_size=2), text_config=Struct(hidden_size=HIDDEN))
+    config = Struct(vision_config=Struct(image_size=2, model_type="clip"), text_config=Struct(hidden_size=HIDDEN))
 
     def extract_feature(self, pixels):
         return pixels.flatten(1)[:, :8].view(-1, 4, HIDDEN).cumsum(1)
@@ -299,7 +299,9 @@ def test_tiles() -> None:
 class Model:
     """A model with one method between its inputs and its embeddings."""
 
-    config = Struct(vision_config=Struct(image_size=2, patch_size=1), text_config=Struct(hidden_size=HIDDEN))
+    config = Struct(
+        vision_config=Struct(image_size=2, patch_size=1, model_type="clip"), text_config=Struct(hidden_size=HIDDEN)
+    )
     vision_tower = None
 
     def parameters(self):
