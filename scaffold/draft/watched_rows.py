@@ -376,9 +376,9 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
     told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
-    more = {key, mask, *grids, coarse, *([tokens.name] if tokens is not None else [])}
-    zeros = dict(_zeros(batches, encoder.rows, more)) if grid else {}
-    known = {grid, *more, *counts, *zeros}
+    described = {key, mask, coarse, *grids[:1], *([tokens.name] if tokens is not None else [])}
+    zeros = dict(_zeros(batches, encoder.rows, {*described, *grids})) if grid else {}
+    known = {*described, *counts, *zeros}
     others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
