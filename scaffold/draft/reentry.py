@@ -252,7 +252,7 @@ def put_hidden_size(subject: Subject, sheet: Sheet, step: PartCall) -> None:
     text = objects.text(given) if given is not None else None
     if text is not None and step.layers:
         what = "columns of the embeddings, which the model may make of several layers side by side"
-        levels = _beside_each_other(program, model)
+        levels = joined_results(program, model)
         wide = Candidate(f"{text}.hidden_size", "the language model's width", place)
         if levels is not None:
             count, joined = levels
@@ -320,7 +320,7 @@ def _shared_projection(program: Program, model: Located) -> tuple[str, SourceLin
     return None
 
 
-def _beside_each_other(program: Program, model: Located) -> tuple[str, SourceLine] | None:
+def joined_results(program: Program, model: Located) -> tuple[str, SourceLine] | None:
     """How many results the model joins along the columns: as many as loops over its own lists have appended."""
     for module, cls in program.lineage(model.owner):
         for function in (node for node in cls.body if isinstance(node, ast.FunctionDef)):

@@ -139,7 +139,10 @@ class PartCall:
         names = {to.id for to in assigned_to(above) if isinstance(to, ast.Name)} if above is not None else set()
         uses = (node for node in ast.walk(self.caller.node) if isinstance(node, ast.Name) and node.id in names)
         taken = [parents.get(id(node)) for node in uses if isinstance(node.ctx, ast.Load)]
-        found = [_layer(self.caller, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
+        found = [
+            layer_of(self.caller.node, node.slice, self.caller.receiver) if isinstance(node, ast.Subscript) else None
+            for node in taken
+        ]
         return tuple(dict.fromkeys(text for text in found if text)) if found and all(found) else ()
 
     @property
@@ -298,14 +301,14 @@ def _several(step: PartCall) -> bool:
     )
 
 
-def _layer(caller: Closure, index: ast.expr) -> str | None:
-    """A layer that is an attribute of the model or a number, or a column of a table that the caller goes over."""
+def layer_of(function: ast.AST, index: ast.expr, receiver: str = "self") -> str | None:
+    """A layer that is an attribute of the model or a number, or a column of a table that the method goes over."""
     if isinstance(index, ast.Constant) and isinstance(index.value, int):
         return str(index.value)
     path = name_path(index)
     if path[:1] == ["self"] and len(path) > 1:
-        return ".".join([caller.receiver, *path[1:]])
-    for loop in ast.walk(caller.node) if isinstance(index, ast.Name) else ():
+        return ".".join([receiver, *path[1:]])
+    for loop in ast.walk(function) if isinstance(index, ast.Name) else ():
         if not isinstance(loop, ast.For):
             continue
         row, table = loop.target, loop.iter
@@ -314,7 +317,7 @@ def _layer(caller: Closure, index: ast.expr) -> str | None:
         names = [ast.unparse(part) for part in row.elts] if isinstance(row, ast.Tuple) else []
         attribute = self_attribute(table)
         if attribute and ast.unparse(index) in names:
-            return f"{{table: {caller.receiver}.{attribute}, column: {names.index(ast.unparse(index))}}}"
+            return f"{{table: {receiver}.{attribute}, column: {names.index(ast.unparse(index))}}}"
     return None
 
 

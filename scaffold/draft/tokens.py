@@ -29,7 +29,7 @@ class TokenEntries:
     count: str
     module: str
     function: str
-    counted: SourceLine
+    counted: SourceLine | None
     made: SourceLine | None
 
     def put(self, sheet: Sheet) -> None:

@@ -21,6 +21,7 @@ from scaffold.draft.reentry import ALL, as_reason, problems_of_way
 from scaffold.draft.rows import too_early
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
+from scaffold.draft.tokens import TokenEntries
 from scaffold.draft.values import SourceLine
 from scaffold.draft.watched import (
     MERGE,
@@ -37,7 +38,7 @@ from scaffold.draft.watched import (
     put_width,
     sizes_of_items,
 )
-from scaffold.draft.watched_tokens import TokenEntries, entries_of_tokens
+from scaffold.draft.watched_tokens import entries_of_tokens
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 

@@ -8,36 +8,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
-from scaffold.draft.sheet import Sheet
 from scaffold.draft.subject import Subject
+from scaffold.draft.tokens import TokenEntries
 from scaffold.draft.values import SourceLine
 from scaffold.syntax import FunctionNode, dotted
 from scaffold.watch import Batch, Field
 
 #: Factors of h * w, h and w in a number of entries.
 _FACTORS = tuple(product(range(3), repeat=3))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEntries:
-    """The input `name`, whose items have `count` entries by the columns h and w of `grid`, made by a function."""
-
-    name: str
-    grid: str
-    count: str
-    module: str
-    function: str
-    made: SourceLine
-
-    def put(self, sheet: Sheet) -> None:
-        """Fill in `item.tokens`."""
-        sheet.put("item.tokens.input", self.name, self.made, why="what the processor makes of the numbers of its grid")
-        sheet.put("item.tokens.count", self.count, why=f"h and w are those of `{self.grid}`, as each item shows")
-        sheet.put("item.tokens.module", self.module, self.made)
-        sheet.put("item.tokens.function", self.function, self.made)
 
 
 def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) -> TokenEntries | None:
@@ -64,7 +44,8 @@ def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) 
             (area, rows, columns), more = fitting[0]
             terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
             text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
-            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, *made)
+            module, function, place = made
+            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, module, function, None, place)
     return None
 
 
