@@ -226,6 +226,25 @@ def _deepseek_ocr(columns: int) -> Callable[[], Any]:
     return config
 
 
+def _deepseek_vl2() -> Any:
+    from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
+
+    return DeepseekVLV2Config(
+        tile_tag="2D",
+        vision_config={"image_size": 384, "patch_size": 14, "width": 1152, "layers": 27, "heads": 16},
+        projector_config={"input_dim": 1152, "n_embed": 2048},
+        language_config={"hidden_size": 2048, "num_hidden_layers": 1, "vocab_size": 99},
+    )
+
+
+def _tiles_of_grids(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """The whole image, and its crops, of grids (width, height)."""
+    import torch
+
+    tiles = sum(width * height + 1 for width, height in grids)
+    return {"pixel_values": noise(tiles, 3, 384, 384), "images_spatial_crop": torch.tensor(grids)}
+
+
 def _lfm2_vl() -> Any:
     from transformers.models.lfm2_vl.configuration_lfm2_vl import Lfm2VlConfig
 
@@ -399,6 +418,8 @@ SUBJECTS = {
     "deepseek_ocr": Subject("DeepseekOCRForCausalLM", "deepseek_ocr", _deepseek_ocr(2048), PAGES, _pages(640),
                             whole=True),
     "deepseek_ocr2": Subject("DeepseekOCR2ForCausalLM", "deepseek_ocr2", _deepseek_ocr(896), PAGES, _pages(768)),
+    "deepseek_vl2": Subject("DeepseekVLV2ForCausalLM", "deepseek_vl2", _deepseek_vl2, TILINGS, _tiles_of_grids,
+                            whole=True),
     "lfm2_vl": Subject("Lfm2VLForConditionalGeneration", "lfm2_vl", _lfm2_vl, TILED, _tiled, whole=True),
     "deepseek_v4": Subject("DeepseekV4ForConditionalGeneration", "vllm.models.deepseek_v4.common.vl_model",
                            _deepseek_v4, GRIDS, _ordered_rows, _deepseek_v4_text),

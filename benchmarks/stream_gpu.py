@@ -22,7 +22,11 @@ Streams (a fixed seed; a token is 2 x 2 patches):
 * `videos`: one clip of 4 to 32 frames at common small resolutions (Qwen2.5-VL, with videos switched on);
 * `tiles`: 1 to 3 images cut into 1 to 13 tiles (InternVL), or with 0 to 6 crops (Step3-VL);
 * `grids`: 1 to 3 images of 100 to 6000 patches, areas log-uniform (Mistral 3, Kimi-VL, DeepSeek-V4);
+* `images`: 1 to 12 images of one size (LLaVA-1.5, PaliGemma);
 * `parts`: 1 to 3 images, each in tiles, slices or crops (the other models).
+
+`upstream` among the `--ways` is the release's own port of a model that has one, in vLLM's manager, with the same weights
+in a host of its own.
 
 `MODEL:served` allows videos beside the images, as `vllm serve` does, and `MODEL:images` allows none; both have as many
 items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings; `off+always` prefers no
@@ -62,6 +66,8 @@ from scaffold.verify.numeric.cpu_imports import MissingPackages
 
 MODELS = "qwen3_vl,qwen2_vl,qwen2_5_vl,qwen2_5_vl:video,internvl,step3_vl"
 WAYS = ("vllm", "on", "off")
+#: Ways of vLLM's manager: with our port, and with the release's own.
+THEIRS = ("vllm", "upstream")
 FRAMES = 64
 #: Frames of a batch where a user sets nothing: 14 of each of 64 items, in Qwen2-VL's family.
 SERVED_FRAMES = 64 * 14
@@ -181,22 +187,22 @@ class CutTraffic:
         self.name, self.ports = name, ports
         self.subject = cut_gpu.SUBJECTS[name]
 
-    def build_for(self, _: str) -> tuple[Any, Any]:
-        host, config = cut_gpu.build(self.name, self.ports)
+    def build_for(self, tower: str) -> tuple[Any, Any]:
+        host, config = cut_gpu.build(self.name, None if tower == "upstream" else self.ports)
         config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
         return host, config
 
-    def call(self, items: list[Any], seed: int) -> dict[str, Any]:
+    def call(self, items: Any, seed: int) -> dict[str, Any]:
         generator = torch.Generator(DEVICE).manual_seed(seed)
         return self.subject.inputs(
             items, lambda *shape: torch.randn(shape, device=DEVICE, dtype=DTYPE, generator=generator)
         )
 
-    def items_of(self, tokens: int) -> list[Any]:
+    def items_of(self, tokens: int) -> Any:
         """One of the calls of `cut_gpu.py`: the largest, or the smallest."""
         return list(self.subject.calls.values())[-1 if tokens > 64 else 0]
 
-    def streams(self, share: float) -> dict[str, list[list[Any]]]:
+    def streams(self, share: float) -> dict[str, list[Any]]:
         chance = random.Random(SEED)
 
         def grid() -> tuple[int, int]:
@@ -212,6 +218,8 @@ class CutTraffic:
                 return chance.choice([1, *(1 + a * b for a in range(1, 5) for b in range(1, 5) if a * b > 1)])
             if self.name == "deepseek_ocr":
                 return chance.choice([(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2)])
+            if self.name == "deepseek_vl2":
+                return chance.choice([(a, b) for a in range(1, 5) for b in range(1, 5) if a * b <= 9])
             number = chance.randint(0, 6)
             if self.name == "lfm2_vl":
                 thumbnail = (chance.randint(9, 15) * 2, chance.randint(9, 15) * 2)
@@ -219,6 +227,8 @@ class CutTraffic:
             whole = (chance.randint(24, 32), chance.randint(24, 32))
             return [whole, *[(chance.randint(28, 32), chance.randint(28, 32))] * number]
 
+        if self.subject.calls is cut_gpu.COUNTS:
+            return {"images": [chance.randint(1, 12) for _ in range(max(3, round(200 * share)))]}
         make, stream = (grid, "grids") if self.subject.calls is cut_gpu.GRIDS else (part, "parts")
         calls = [[make() for _ in range(chance.randint(1, 3))] for _ in range(max(3, round(200 * share)))]
         return {stream: calls}
@@ -237,7 +247,8 @@ def towers_of(subject: Traffic | CutTraffic, ways: Sequence[str]) -> dict[str, t
     """The host and configuration of each way: one for each tuning. vLLM's is the untuned one where it is the same."""
     alone = isinstance(subject, Traffic) and subject.has_defaults
     tunings = {way: "off" if way == "vllm" and not alone else way.partition("+")[0] for way in ways}
-    built = {tuning: subject.build_for(tuning) for tuning in sorted(set(tunings.values()))}
+    # Ported modules take the place of the release's, so its own port comes first.
+    built = {tuning: subject.build_for(tuning) for tuning in sorted(set(tunings.values()), key="upstream".__ne__)}
     return {way: built[tuning] for way, tuning in tunings.items()}
 
 
@@ -253,12 +264,12 @@ def maker(way: str, towers: Mapping[str, Any], settings: Mapping[str, Any]) -> C
         host, config = towers[way]
         config.additional_config = {
             "encoder_graphs": {
-                "tuning": {"vllm": "off", "off": "off", "on": "on"}.get(tuning, [tuning]),
+                "tuning": {"vllm": "off", "upstream": "off", "off": "off", "on": "on"}.get(tuning, [tuning]),
                 **({"calibration_ms": 0, "trials": 0} if always else {}),
                 **settings,
             }
         }
-        return (Theirs if way == "vllm" else Ours)(config, DEVICE, DTYPE, host)
+        return (Theirs if way in THEIRS else Ours)(config, DEVICE, DTYPE, host)
 
     return make
 
@@ -278,7 +289,7 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
     gc.collect()
     gc.freeze()
     manager, measured = capture_measured(maker(way, towers, settings))
-    graphs = len(manager.core.report.captured) if way != "vllm" else sum(len(g) for g in manager.budget_graphs.values())
+    graphs = len(manager.core.report.captured) if way not in THEIRS else sum(len(g) for g in manager.budget_graphs.values())
     return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
 
 
@@ -301,7 +312,7 @@ def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dic
     """Let our managers capture their idle graphs. Returns how many graphs, and how long it took."""
     done = []
     for way, manager in managers.items():
-        if way != "vllm" and hasattr(manager, "capture_when_idle"):
+        if way not in THEIRS and hasattr(manager, "capture_when_idle"):
             begin = time.perf_counter()
             graphs = manager.capture_when_idle()
             torch.cuda.synchronize()
@@ -329,7 +340,7 @@ def measure(
     managers, captures = {}, {}
     for way in sorted(ways):  # vLLM's comes last and finds every kernel loaded
         managers[way], captures[way] = capture_measured(maker(way, towers, settings))
-        if way != "vllm":
+        if way not in THEIRS:
             report = managers[way].core.report
             captures[way] |= {"graphs_mb": report.device_bytes >> 20, "held_mb": report.held_bytes >> 20}
         print(name, way, {key: round(value, 2) for key, value in captures[way].items()}, flush=True)
@@ -344,7 +355,7 @@ def measure(
         for number in range(1, passes + 1):
             spent: dict[str, list[float]] = {way: [] for way in ("eager", *ways)}
             told: dict[str, list[dict[str, Any]]] = {way: [] for way in ("eager", *ways)}
-            before = {way: managers[way].stats.as_dict() for way in ways if way != "vllm"}
+            before = {way: managers[way].stats.as_dict() for way in ways if way not in THEIRS}
             order = chance.sample(range(len(calls)), len(calls))
             with torch.inference_mode():
                 for position in order:
@@ -370,32 +381,32 @@ def measure(
                             error = error_of(results[way], results["eager"])
                             errors[way][stream] = max(errors[way].get(stream, 0.0), error)
             for way in ways:
-                if way != "vllm":
+                if way not in THEIRS:
                     rows.append(row_of(name, stream, way, number, spent, before[way], managers[way]))
-                    kinds = [kind for kind in ("eager", "vllm", way) if told.get(kind)]
+                    kinds = [kind for kind in ("eager", *THEIRS, way) if told.get(kind)]
                     eager = [call for call in told[way] if any(run.startswith("eager") for run in call["runs"])]
                     rows[-1]["slowest_eager"] = slowest(eager)
                     rows[-1]["slowest"] = {kind: slowest(told[kind]) for kind in kinds}
                     print(rows[-1], flush=True)
             idle += when_idle(managers, {"stream": stream, "after_pass": number})
     core = isinstance(subject, Traffic)
-    plans = {way: plan_ms(subject, managers[way]) for way in ways if way != "vllm" and core}
-    wrong = {way: found for way, found in errors.items() if way != "vllm" and not max(found.values()) < 0.05}
+    plans = {way: plan_ms(subject, managers[way]) for way in ways if way not in THEIRS and core}
+    wrong = {way: found for way, found in errors.items() if way not in THEIRS and not max(found.values()) < 0.05}
     result = {
         "rows": rows, "idle": idle, "errors": errors, "wrong": wrong, "plan_ms": plans,
         "own_mb": {
             way: {name: captured[name] for name in ("graphs_mb", "held_mb")}
-            for way, captured in captures.items() if way != "vllm"
+            for way, captured in captures.items() if way not in THEIRS
         },
         "memory_mb": {way: round(captured["device_mb"]) for way, captured in captures.items()},
         "warm_start_s": {way: round(captured["seconds"], 3) for way, captured in captures.items()},
-        "graphs": {way: len(m.core.report.captured) for way, m in managers.items() if way != "vllm"},
+        "graphs": {way: len(m.core.report.captured) for way, m in managers.items() if way not in THEIRS},
         "end_memory_mb": {
-            way: round(m.core.report.device_bytes / 2**20) for way, m in managers.items() if way != "vllm"
+            way: round(m.core.report.device_bytes / 2**20) for way, m in managers.items() if way not in THEIRS
         },
         "crossover": {
             way: {path: [c.launch_ms, c.extra_ms] for path, c in m.core.crossover.items()}
-            for way, m in managers.items() if way != "vllm"
+            for way, m in managers.items() if way not in THEIRS
         },
     }  # fmt: skip
     for manager in managers.values():
@@ -419,7 +430,10 @@ def row_of(
     """One pass of one stream: sums and the slowest calls, and what our manager did in it."""
     now = manager.stats.as_dict()
     row: dict[str, Any] = {"model": name, "stream": stream, "tuning": way, "pass": number, "calls": len(spent[way])}
-    for kind, samples in (("eager", spent["eager"]), ("vllm", spent.get("vllm", [])), ("ours", spent[way])):
+    for kind, of in (("eager", "eager"), *zip(THEIRS, THEIRS, strict=True), ("ours", way)):
+        samples = spent.get(of, [])
+        if of == "upstream" and not samples:
+            continue
         row[f"{kind}_ms"] = round(sum(samples), 1) if samples else None
         row[f"{kind}_p50_ms"] = round(statistics.median(samples), 2) if samples else None
         row[f"{kind}_p95_ms"] = round(percentile(samples, 0.95), 2) if samples else None
