@@ -25,8 +25,8 @@ Streams (a fixed seed; a token is 2 x 2 patches):
 * `images`: 1 to 12 images of one size (LLaVA-1.5, PaliGemma);
 * `parts`: 1 to 3 images, each in tiles, slices or crops (the other models).
 
-`upstream` among the `--ways` is the release's own port of a model that has one, in vLLM's manager, with the same weights
-in a host of its own.
+`upstream` among the `--ways` is the release's own port of a model that has one, in vLLM's manager, with the same
+weights in a host of its own.
 
 `MODEL:served` allows videos beside the images, as `vllm serve` does, and `MODEL:images` allows none; both have as many
 items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings; `off+always` prefers no
@@ -289,7 +289,8 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
     gc.collect()
     gc.freeze()
     manager, measured = capture_measured(maker(way, towers, settings))
-    graphs = len(manager.core.report.captured) if way not in THEIRS else sum(len(g) for g in manager.budget_graphs.values())
+    theirs = manager.budget_graphs.values() if way in THEIRS else ()
+    graphs = sum(len(graphs) for graphs in theirs) if theirs else len(manager.core.report.captured)
     return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
 
 

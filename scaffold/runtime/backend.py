@@ -79,6 +79,12 @@ class GraphBackend(Protocol):
     def memory_used(self) -> int:
         """Bytes of device memory in use."""
 
+    def memory_outside(self) -> int:
+        """What torch has of `memory_used` outside of the pools of graphs, less a constant: compare two of them.
+
+        Torch keeps such memory when a tensor goes, and gives it to whatever runs next.
+        """
+
     def memory_free(self) -> int:
         """Bytes of device memory that nothing uses."""
 
@@ -169,6 +175,8 @@ class CudaGraphBackend:
         self.device = device
         self._stream: torch.cuda.Stream | None = None
         self._spoiler: tuple[Any, Graph] | None = None
+        #: Bytes that captures added to pools.
+        self._pool_bytes = 0
         #: Pools that took the place of pools that a failed capture broke.
         self._successors: dict[Any, Any] = {}
 
@@ -211,6 +219,7 @@ class CudaGraphBackend:
         while pool in self._successors:
             pool = self._successors[pool]
         stream.wait_stream(current)
+        reserved = torch.cuda.memory_reserved(self.device)
         with torch.cuda.stream(stream):
             # thread_local: another thread's harmless CUDA call (a copy of finished outputs) must not break us.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -219,6 +228,8 @@ class CudaGraphBackend:
             except BaseException:
                 self._abandon(graph, pool)
                 raise
+            finally:
+                self._pool_bytes += torch.cuda.memory_reserved(self.device) - reserved
             graph.capture_end()
         current.wait_stream(stream)
         if not isinstance(output, torch.Tensor):
@@ -279,6 +290,7 @@ class CudaGraphBackend:
     def peak_of(self, forward: Callable[[], torch.Tensor]) -> int:
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
+        pools = self._pool_bytes
         try:
             # The allocator counts during a capture, too, while the device runs nothing: 26 ms of Step3-VL, not 1 s.
             self.capture(forward, torch.cuda.graph_pool_handle())
@@ -286,6 +298,7 @@ class CudaGraphBackend:
         except Exception:
             peak = self.warm_up(forward)
         self.trim()
+        self._pool_bytes = pools  # that pool is gone
         return int(peak * RESERVE_SLACK)
 
     def reserve(self, pool: Any, nbytes: int) -> object:
@@ -338,6 +351,9 @@ class CudaGraphBackend:
     def memory_used(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
         return int(total - free)
+
+    def memory_outside(self) -> int:
+        return int(torch.cuda.memory_reserved(self.device)) - self._pool_bytes
 
     def memory_free(self) -> int:
         return int(torch.cuda.mem_get_info(self.device)[0])

@@ -144,23 +144,49 @@ def test_the_memory_cap_of_all_graphs_bounds_what_is_held():
     assert not manager.wants_graphs
 
 
+class Caching(Device):
+    """Torch keeps what captures' temporary tensors and eager runs took."""
+
+    cached = 0
+    per_capture = 0
+
+    def memory_used(self):
+        return super().memory_used() + self.cached
+
+    def memory_outside(self):
+        return self.cached
+
+    def capture(self, forward, pool):
+        self.cached += self.per_capture
+        return super().capture(forward, pool)
+
+    def warm_up(self, forward):
+        self.cached += 30 * MIB
+        return super().warm_up(forward)
+
+    def trim(self):
+        super().trim()
+        self.cached = 0
+
+
+def test_what_torch_keeps_of_a_capture_is_not_the_graphs_and_stays_within_the_bound():
+    device = Caching(1 * MIB)
+    manager = started(device, idle_bytes=20 * MIB)
+    manager.execute(PackedTower().call([(1, 2, 3)]))
+    device.per_capture, device.trims, graphs = 8 * MIB, 0, len(manager.graphs)
+    used = device.memory_used()
+    most = 0
+    for _ in range(6):
+        assert manager.capture_when_idle(1) == 1
+        most = max(most, device.memory_used() - used)
+    assert len(manager.graphs) == graphs + 6
+    assert most <= 20 * MIB
+    assert device.trims == 2  # after 24 of 17 MiB that are left, and after 24 of 14
+
+
 @pytest.mark.parametrize("retry", [True, False])
 def test_what_a_failed_capture_took_is_given_back(retry):
     """Its second try runs the forward eagerly, whose memory torch would keep."""
-
-    class Caching(Device):
-        cached = 0
-
-        def memory_used(self):
-            return super().memory_used() + self.cached
-
-        def warm_up(self, forward):
-            self.cached += 30 * MIB
-            return super().warm_up(forward)
-
-        def trim(self):
-            super().trim()
-            self.cached = 0
 
     device = Caching(0)
     manager = started(device, retry=retry)
