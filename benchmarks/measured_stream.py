@@ -20,6 +20,8 @@ AGAIN = "stream_h200_photos"
 LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts")
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h100_served"
+#: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
+EXPLICIT = "stream_h100_explicit"
 #: With videos allowed, images may take more time by this share.
 MORE = 0.03
 
@@ -46,7 +48,7 @@ def pages() -> list[Page]:
             "streams",
             "How fast are calls of sizes that come for the first time?",
             "benchmarks/stream_gpu.py",
-            ["stream_h200", SERVED, *LAYOUTS, AGAIN, COLD, BEFORE, AFTER],
+            ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, AGAIN, COLD, BEFORE, AFTER],
             "# Traffic of new sizes",
             f"""On a first pass, after an idle moment, ours takes {in_words("on")} of the time of vLLM's manager,
             and {in_words("off")} without tuning.""",
@@ -73,6 +75,9 @@ def pages() -> list[Page]:
             served(),
             f"""We want images to take at most {MORE:.0%} more time than without videos.""",
             bullets(served_slower()) or "Every stream reaches this bound.",
+            "## Explicit ports",
+            explicit_of(),
+            explicit(),
             "## Other layouts",
             """Models whose ports capture one call (`cut`, `crops`, `rows`), with their ports of a tree, in both
             managers. Sums of a pass over eager's (first pass) and over vLLM's (each pass), and the slowest calls of the
@@ -168,6 +173,34 @@ def layouts() -> str:
         ("p99 of the first, of vLLM's", over("ours_p99_ms", "vllm_p99_ms")),
     )  # fmt: skip
     return sheet(columns, first_passes(*LAYOUTS))
+
+
+def explicit_of() -> str:
+    """The ratios of the ports themselves: all in vLLM's manager."""
+    first = [row for row in first_passes(EXPLICIT) if row["tuning"] == "off"]
+    beside = " and ".join(
+        f"{row['vllm_ms'] / row['upstream_ms']:.2f} of the time of upstream's ({NAMES[row['model']]})"
+        for row in first
+        if "upstream_ms" in row
+    )
+    low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first)
+    above = " and ".join(NAMES[row["model"]] for row in first if row["vllm_ms"] > row["eager_ms"])
+    why = f" Above eager is {above}, as upstream's port is: vLLM's budgets are powers of two." if above else ""
+    return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes {beside}, and {low}
+    to {high} of eager.{why} The last columns are our manager with the same ports. Milliseconds of a pass."""
+
+
+def explicit() -> str:
+    """One line per model: sums of the first pass."""
+    first = first_passes(EXPLICIT)
+    tuned = {row["model"]: row for row in first if row["tuning"] == "on"}
+    columns = (
+        ("", "{name}"), ("calls", "{calls}"), ("eager", "{eager_ms:.0f}"),
+        ("upstream's port, vLLM's manager", lambda row: f"{row['upstream_ms']:.0f}" if "upstream_ms" in row else ""),
+        ("ours, vLLM's manager", "{vllm_ms:.0f}"), ("our manager, tuning off", "{ours_ms:.0f}"),
+        ("tuning on", lambda row: f"{tuned[row['model']]['ours_ms']:.0f}"),
+    )  # fmt: skip
+    return sheet(columns, (row for row in first if row["tuning"] == "off"))
 
 
 def gpu(row: dict[str, Any]) -> str:

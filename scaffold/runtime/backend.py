@@ -80,7 +80,7 @@ class GraphBackend(Protocol):
         """Bytes of device memory in use."""
 
     def memory_outside(self) -> int:
-        """What torch has of `memory_used` outside of the pools of graphs, less a constant: compare two of them.
+        """Bytes of `memory_used` that torch has outside of the pools of graphs, less a constant: compare two of them.
 
         Torch keeps such memory when a tensor goes, and gives it to whatever runs next.
         """

@@ -413,7 +413,7 @@ class GraphSet:
         raise CaptureError(why)
 
     def _memory(self) -> int:
-        """What graphs take of the device, and our buffers.
+        """The memory that graphs take of the device, and our buffers.
 
         Not what torch keeps of the tensors that only a capture needed: the next one gets it. Counted as a graph's, it
         ended the idle captures of Qwen3-VL after 7 graphs that had taken 5 MiB together.
