@@ -191,7 +191,7 @@ def named_on(page: Path) -> list[list[str]]:
 PAGES = sorted([*operator_page.GUIDES, *(ROOT / "docs/reference").glob("*.md"), *(ROOT / "docs/measured").glob("*.md")])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if named_on(page)], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if "vitcg-scaffold " in page.read_text("utf-8")], ids=name_of)
 def test_a_page_names_commands_and_options_that_exist(page: Path) -> None:
     for _, name, *words in named_on(page):
         if name.startswith("-"):
