@@ -22,8 +22,8 @@ import scaffold.publish
 import scaffold.render
 import scaffold.verify
 from scaffold.diagnostics import DiagnosticError
-from scaffold.protocol import SourceTree, open_tree, resolve_target
-from scaffold.protocol.cache import cached_tree
+from scaffold.protocol import SourceTree, open_tree, resolve_target, target
+from scaffold.protocol.cache import cache_root, cached_tree
 
 #: Every stable minor release that the tool speaks to; patch releases are named where they matter.
 SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
@@ -128,6 +128,21 @@ def scope_of(nodeid: str) -> str | None:
         r"tests/(?:harm/|lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid
     )
     return f"lab {found[1]}" if found else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tree_a_release() -> Iterator[None]:
+    """Commands and tests of this process share what they read of a release. To read one again takes as long as to plan
+    three ports; its seal is looked at each time all the same, and nobody writes into it."""
+    cache, trees = cache_root(), {}
+
+    def make(root: Path, *names: str | None, **options: bool) -> SourceTree:
+        tree = SourceTree(root, *names, **options)
+        return trees.setdefault(str(tree), tree) if root.is_relative_to(cache) else tree
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "SourceTree", make)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""MiniCPM-V's port serves every version that inherits it; the support matrix runs 2.6."""
+"""MiniCPM-V's port serves every version that inherits it; the support matrix runs 2.6, of which 4.0 has the tower."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
     ("version", "release"),
     [
         (2.5, "0.28.0"),
-        (4.0, "0.33.0"),
         (4.5, "0.33.0"),
-        *(pytest.param(*cell, marks=pytest.mark.slow) for cell in ((2.5, "0.33.0"), (4.0, "0.28.0"), (4.5, "0.28.0"))),
+        *(
+            pytest.param(*cell, marks=pytest.mark.slow)
+            for cell in ((2.5, "0.33.0"), (4.0, "0.28.0"), (4.0, "0.33.0"), (4.5, "0.28.0"))
+        ),
     ],
 )
 def test_every_version_gives_what_eager_gives(version: float, release: str, release_tree: Any, tmp_path: Path) -> None:
