@@ -31,7 +31,7 @@ def pages() -> list[Page]:
         """* *proven statically*: the port is generated and every static proof holds. The numerical proof has the last
         word.
 * *without a second run*: the port runs no code of the model twice. Those of `cut`, `rows` and `crops` do, but for
-        an `explicit` one.
+        an `explicit` one: `new` refuses them in a tree, since they are [for adapters](concepts.md#the-cut).
 * *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
         *not run*: it has not run.

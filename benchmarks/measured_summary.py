@@ -92,7 +92,8 @@ def reach(place: str) -> str:
     text = (
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
         f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
-        f"for {alone} of them `init --yes` alone is enough. {once} of these ports run no code of the model twice."
+        f"for {alone} of them `init --yes` alone is enough. A tree takes [the {once} that run no "
+        f"code of the model twice]({place}reach.md). The others are [for adapters]({place}concepts.md#the-cut)."
     )
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 

@@ -119,7 +119,8 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
     prepared = prepare_port(port, tree, replace=True)
     if prepared.changed:
         paths = ", ".join(change.path for change in prepared.changed)
-        again = shlex.join(["vitcg-scaffold", "new", port.reference, "--vllm", tree.label])
+        words = ["new", port.reference, "--vllm", tree.label, *(["--reenter"] if prepared.plan.reenters else [])]
+        again = shlex.join(["vitcg-scaffold", *words])
         raise DiagnosticError(
             Diagnostic(
                 "VCG511",
@@ -449,7 +450,7 @@ def _worse(change: PortChange) -> Iterator[str]:
         worse.append(f"- No graphs unless `{view.gate}`.")
     if view.encoder_gate is not None:
         worse.append(f"- Nothing is captured unless `{view.encoder_gate}`, which vLLM asks first, and warns.")
-    if change.plan.methods.mixin is not None:
+    if change.plan.reenters:
         worse.append("- For each batch that is replayed the model's code runs twice, so that the host has more work.")
     if worse:
         yield from ("", "### What gets worse", "", *worse)

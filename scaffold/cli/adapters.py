@@ -50,8 +50,8 @@ def generate_adapters(
         how = f"pytest {tests}" if tests.is_dir() else f"vitcg-scaffold verify {one} --vllm RELEASE"
         console.note(f"Proven statically only. For the numerical proof: {how}")
         if descriptors:
-            tree = command_line("new", one, "--vllm", "TREE")
-            console.note(f"These are adapters for the plugin. For a port in a vLLM tree: {tree}")
+            tree = command_line("plan", one, "--vllm", "TREE")
+            console.note(f"These are adapters for the plugin. What a vLLM tree gets of it: {tree}")
         name_undo(console, str(folder))
 
 

@@ -189,7 +189,8 @@ def command(
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
     again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, no_run, force, building))
-    _say_next(console, draft, output, target_words(vllm, package), command_line(*again))
+    words = target_words(vllm, package)
+    _say_next(console, draft, output, _ending(draft, tree, output, words), command_line(*again))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -379,21 +380,43 @@ def _dotted(values: dict[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{key}={json.dumps(value)}"
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None, target: list[str], again: str) -> None:
-    """The next command, as it can be typed: commands take a descriptor from a file."""
+def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[str]) -> tuple[str, list[str]]:
+    """The result that a written draft without an open question gives, and the next commands; nothing of others."""
+    from scaffold.cli.reentry import adapter_commands
+    from scaffold.descriptor.load import load_descriptor_text
+    from scaffold.plan import plan_changes
+    from scaffold.protocol import read_protocol
+
+    if output is None or draft.open:
+        return "", []
+    ported = any(note.code == "VCG485" for note in draft.notes)
+    following = [command_line("plan", output, *target, *(["--replace"] if ported else []))]
+    try:
+        port = load_descriptor_text(draft.text, str(output))
+        plan = plan_changes(port, tree, read_protocol(tree), replace=True)
+    except DiagnosticError:
+        return "", following  # `plan` says why
+    if not plan.reenters:
+        return ": this gives a port for a tree", following
+    adapter = adapter_commands(port, plan, str(output), target)
+    if not adapter:
+        return ": a port would run the model's code twice, and no adapter can be made (VCG466)", following
+    return ": this gives an adapter for the plugin, and no port for a tree (VCG466)", adapter
+
+
+def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple[str, list[str]], again: str) -> None:
+    """The next commands, as they can be typed: commands take a descriptor from a file."""
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else f"{draft.name}.yaml"
     state = f"{asked} question{'s' * (asked != 1)}, all answered" if asked else "No question is open"
-    ported = any(note.code == "VCG485" for note in draft.notes)
-    following = command_line("plan", name, *target, *(["--replace"] if ported else []))
+    gives, following = ending
     if left:
         state = f"{left} of {asked} question{'s' * (asked != 1)} open"
-        following = command_line("validate", name)
     if output is None:
-        following = f"{again} -o {name}"
+        following = [f"{again} -o {name}"]
     elif left:
-        state += f": answer them in {name}"
-    console.note(f"{state}. Next: `{following}`")
+        state, following = f"{state}: answer them in {name}", [command_line("validate", name)]
+    console.note(f"{state}{gives}. Next: {', then '.join(f'`{one}`' for one in following)}")
 
 
 def _refuse_existing(output: Path, force: bool) -> None:

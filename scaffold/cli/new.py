@@ -22,6 +22,7 @@ from scaffold.cli.options import (
     target_words,
 )
 from scaffold.cli.place import Place, find_place, name_undo, publish_at, require_clean_place
+from scaffold.cli.reentry import reenter_option, refuse_reentry, with_adapter
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
+@reenter_option("Write a port that runs the model's code twice for each batch (VCG466), for a fork of vLLM.")
 @click.option(
     "--verify",
     is_flag=True,
@@ -69,6 +71,7 @@ def command(
     diff: bool,
     check: bool,
     replace: bool,
+    reenter: bool,
     verify: bool,
     static: bool,
     was_static: bool,
@@ -78,9 +81,9 @@ def command(
     """Generate the encoder CUDA graph port of DESCRIPTOR into a vLLM tree.
 
     DESCRIPTOR is a YAML file or the name of a shipped one (internvl, qwen2_vl, ...). The port changes the model, the
-    generation test, the docs table and the example, and the files of a tower that it splits. Ports of some layouts
-    share a class, in a file that the first one adds. `new` proves it first, then writes all files or none;
-    `vitcg-scaffold revert` undoes it.
+    generation test, the docs table and the example, and the files of a tower that it splits. `new` proves it first,
+    then writes all files or none; `vitcg-scaffold revert` undoes it. A port that would run the model's code twice is
+    refused (VCG466) without --reenter: the plugin serves such a model.
 
     The last proof is numerical: it runs the model, tiny, on the CPU (needs the `cpu` extra). `new` runs the code of a
     release and of the installed package, and that of a folder only with --verify. It runs none with --static.
@@ -106,6 +109,8 @@ def command(
         raise click.UsageError("--verify and --static exclude each other: a proof, or none.")
     if everything and (vllm is not None or descriptors):
         raise click.UsageError("--all takes its descriptors from the manifest of a folder of adapters: no other word.")
+    if reenter and vllm is None:
+        raise click.UsageError("--reenter is for a port in a tree: adapters may run a model's code again.")
     if vllm is None:
         if check and allow_dirty:
             raise click.UsageError("--check writes nothing: leave out --allow-dirty.")
@@ -122,9 +127,12 @@ def command(
     place = find_place(target, into, writes=mode is None)
     require_finished(place.tree.home)
     prepared = prepare_port(port, place.tree, replace=replace)
-    console.report(prepared.notes)
     if replace and package is None:
         _name_fix(console, descriptor, vllm, prepared, place)
+    words = target_words(vllm, package)
+    if prepared.package and not (reenter or mode == "diff"):
+        refuse_reentry(port, prepared.plan, descriptor, words)
+    console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
     if mode == "diff":
         show_differences(console, prepared.changed)
         _summarise(console, prepared, "would change")
@@ -132,8 +140,9 @@ def command(
     elif mode == "check":
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
-        options = [*(["--replace"] if replace else []), *(["--into", str(into)] if into is not None else [])]
-        _require_nothing(console, prepared, command_line("new", descriptor, *target_words(vllm, package), *options))
+        options = ["--replace"] * replace + ["--reenter"] * reenter
+        options += ["--into", str(into)] if into is not None else []
+        _require_nothing(console, prepared, command_line("new", descriptor, *words, *options))
     else:
         run = partial(_verify_run, descriptor, vllm, package)
         _publish(console, run, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)

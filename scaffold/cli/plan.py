@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import descriptor_argument, examples, open_target, package_option, target_option
+from scaffold.cli.options import (
+    descriptor_argument,
+    examples,
+    open_target,
+    package_option,
+    target_option,
+    target_words,
+)
+from scaffold.cli.reentry import with_adapter
 from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
@@ -41,9 +49,10 @@ def command(
     """
     from scaffold.workflow import load_port
 
+    words = target_words(vllm, package)
     if not watch:
         port = load_port(descriptor, report=console.report)
-        _show(console, port, open_target(console, vllm, package).tree, replace, verbose)
+        _show(console, port, open_target(console, vllm, package).tree, descriptor, words, replace, verbose)
         return
     if not console.is_text:
         raise click.UsageError("--watch prints plan after plan, and a machine format is one document.")
@@ -54,7 +63,7 @@ def command(
     for _ in _changes(file):
         begun = time.monotonic()
         try:
-            _show(console, load_port(descriptor, report=console.report), tree, replace, verbose)
+            _show(console, load_port(descriptor, report=console.report), tree, descriptor, words, replace, verbose)
         except DiagnosticError as error:
             console.report(error.diagnostics)
         console.note(f"Planned in {time.monotonic() - begun:.2f} s. Waiting for a change of {descriptor}; Ctrl-C ends.")
@@ -77,13 +86,21 @@ def _changes(file: Path) -> Iterator[None]:
         time.sleep(_PAUSE)
 
 
-def _show(console: Console, port: AnyPort, tree: SourceTree, replace: bool, verbose: bool) -> None:
+def _show(
+    console: Console,
+    port: AnyPort,
+    tree: SourceTree,
+    descriptor: str,
+    words: Sequence[str],
+    replace: bool,
+    verbose: bool,
+) -> None:
     from scaffold.plan import plan_changes
     from scaffold.protocol import read_protocol
 
     profile = read_protocol(tree)
     plan = plan_changes(port, tree, profile, replace=replace)
-    console.report(plan.notes)
+    console.report(with_adapter(plan.notes, port, plan, descriptor, words))
     console.result(f"{port.name} on {tree.label}: protocol {profile.generation.name}")
     if verbose:
         for fact in plan.facts:

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option
+from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option, target_words
 from scaffold.cli.output import write_output
+from scaffold.cli.reentry import reenter_option, refuse_reentry
 from scaffold.diagnostics import Exit
 from scaffold.report.plain import lines_of
 
@@ -26,6 +27,7 @@ from scaffold.report.plain import lines_of
     metavar="PATH|RELEASE",
     help="Compare with this tree, the one before the port [what the last `new` found].",
 )
+@reenter_option("Describe a port that runs the model's code twice (VCG466), for a fork of vLLM.")
 @click.option(
     "--benchmark",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -40,6 +42,7 @@ def command(
     descriptor: str,
     vllm: str,
     base: str | None,
+    reenter: bool,
     benchmark: Path | None,
     output: Path | None,
 ) -> None:
@@ -52,12 +55,17 @@ def command(
     of its code.
     """
     from scaffold.cli.bench import read_benchmark
+    from scaffold.plan import plan_changes
+    from scaffold.protocol import read_protocol
     from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title
     from scaffold.workflow import load_port
 
     port = load_port(descriptor)
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
+    if port.reenters and not reenter:
+        plan = plan_changes(port, tree, read_protocol(tree), replace=True)
+        refuse_reentry(port, plan, descriptor, target_words(vllm, None))
     measured = None if benchmark is None else read_benchmark(benchmark)
     change = find_change(port, tree, before)
     proof = find_proof(change, port)

@@ -100,10 +100,9 @@ def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: F
         return Diagnostic(
             "VCG466",
             f"the port runs the model's code again for each batch: {misfit.reason}",
-            tree.span(misfit.method.station.file, misfit.method.function.lineno),
-            "nothing to do: the embeddings are the same, and the host has more work",
-            Severity.INFO,
-            notes=(f"asked for by {form.asked}",),
+            form.asked,
+            severity=Severity.INFO,
+            notes=(f"look at {tree.span(misfit.method.station.file, misfit.method.function.lineno)}",),
         )
 
 
@@ -317,7 +316,7 @@ class _Extractor:
                 "VCG465",
                 f"`{name}` lives across the encoder's call in `{method.function.name}`, and is no input of the model",
                 self.tree.span(method.station.file, place.lineno),
-                "delete `explicit` from the descriptor: the port then runs the model's code again, as the plugin does",
+                "delete `explicit` from the descriptor, which then is for the plugin's adapter alone",
                 notes=(f"asked for by {self.form.asked}",),
             )
         )

@@ -30,7 +30,7 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
                 return Diagnostic(
                     "VCG488",
                     f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
-                    help=f"`vitcg-scaffold new {port.name} --vllm {shlex.quote(target)}` needs no draft",
+                    help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft",
                     severity=Severity.INFO,
                 )
     return None

@@ -55,3 +55,10 @@ class Plan:
     split: TowerSplit | None = None
     way: Way | None = None
     extraction: Extraction | None = None
+
+    @property
+    def reenters(self) -> bool:
+        """Whether the port runs the model's code again around a replay: then it has its methods from a class for
+        that. VCG466 among the notes says why.
+        """
+        return self.methods.mixin is not None

@@ -97,7 +97,7 @@ def plan_model(
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
     """
     if model.protocol_methods and not replace and not _has_methods(tree, model, methods.source):
-        raise DiagnosticError(_hand_written(tree, model))
+        raise DiagnosticError(_hand_written(tree, model, methods))
     if not methods.given:
         _refuse_inherited(tree, profile, model, methods, replace)
     near = model.path.startswith(MODELS)
@@ -201,12 +201,14 @@ def _refuse_inherited(
     )
 
 
-def _hand_written(tree: SourceTree, model: ModelAnchor) -> Diagnostic:
+def _hand_written(tree: SourceTree, model: ModelAnchor, methods: Methods) -> Diagnostic:
     first = min((model.method(name) for name in model.protocol_methods), key=lambda span: span.line if span else 0)
     assert first is not None
     return Diagnostic(
         "VCG520",
         f"{model.class_name} already implements {PROTOCOL} ({len(model.protocol_methods)} methods)",
         tree.span(model.path, first.line),
-        "add --replace to swap these methods for the generated ones, or --diff --replace to see the swap first",
+        "add --replace to swap these methods for the generated ones, or --diff --replace to see the swap first"
+        if methods.mixin is None
+        else "keep them, since the generated port would run the model's code twice (VCG466); or see what `fix` repairs",
     )

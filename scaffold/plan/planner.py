@@ -41,7 +41,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
     notes = left_out(port, profile.dialect)
-    port = without_paths(port, profile.dialect)
+    given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     notes += check_names(port, tree, model)
@@ -69,6 +69,8 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     ]
     _refuse_foreign(port, tree, files)
     notes += [*tower.notes, *heirs.notes, *left]
+    if methods.mixin is not None and all(note.code != "VCG466" for note in notes):
+        notes.append(_runs_again(given))
     facts = [
         Fact("protocol", profile.generation.name, f"{profile.interfaces_module}, line {profile.line}"),
         Fact("model", model.class_name, f"{model.path}:{model.line}"),
@@ -91,6 +93,22 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         )
     return Plan(
         port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way, tower.facts.extraction
+    )
+
+
+def _runs_again(port: AnyPort) -> Diagnostic:
+    """Why a port has no explicit form, where the code of the model is not the reason: VCG466."""
+    if port.explicit is not None:
+        reason = "before 0.27 an item has no number of tokens of its own, by which explicit ports count units"
+    elif "explicit" in type(port).by_key:
+        reason = "the descriptor has no section `explicit`, which `init` drafts where the model's code has the form"
+    else:
+        reason = f"the layout `{port.layout}` has no other form"
+    return Diagnostic(
+        "VCG466",
+        f"the port runs the model's code again for each batch: {reason}",
+        port.span("layout" if port.explicit is None else "explicit"),
+        severity=Severity.INFO,
     )
 
 

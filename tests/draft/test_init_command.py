@@ -294,7 +294,7 @@ def test_names_of_a_model_are_taken_as_messages_say_them(run):
     """MiniCPM-V's architecture makes models of other classes; the references that the refusal names are taken."""
     _, _, err = run("init", "MiniCPMV", "--vllm", "0.33.0")
     assert "info[VCG488]: the descriptor `minicpmv` comes with the tool and ports MiniCPMVBaseModel" in err
-    assert "`vitcg-scaffold new minicpmv --vllm 0.33.0`" in err
+    assert "`vitcg-scaffold plan minicpmv --vllm 0.33.0`" in err
     named = re.findall(r"`(init [^`]+)`", err)
     assert "init minicpmv:MiniCPMV2_0" in named
     for command in named:

@@ -161,7 +161,7 @@ def test_without_a_manifest_the_descriptor_must_be_named_again(scene: Scene) -> 
     result = scene.regen(str(scene.descriptor))
     assert result.exit == 0
     assert scene.content() == before
-    assert f"For a port in a vLLM tree: vitcg-scaffold new {scene.descriptor} --vllm TREE\n" in result.err
+    assert f"What a vLLM tree gets of it: vitcg-scaffold plan {scene.descriptor} --vllm TREE\n" in result.err
     assert f"Undo with: vitcg-scaffold revert {scene.folder}\n" in result.err
 
 

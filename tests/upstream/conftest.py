@@ -18,7 +18,7 @@ PortedCopy = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
-    """`ported_copy("0.33.0")`: a working copy after `new MODEL --replace` for each of the five (or given) models."""
+    """`ported_copy("0.33.0")`: a copy after `new MODEL --replace --reenter` for each of five (or given) models."""
     copies: dict[tuple[str, tuple[str, ...]], Path] = {}
 
     def get(release: str, models: tuple[str, ...] = MODELS) -> Path:
@@ -35,7 +35,7 @@ def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
 
 def _new(model: str, release: str, folder: Path) -> None:
     script = "import sys\nfrom scaffold.cli.app import main\nmain(sys.argv[1:])"
-    arguments = ["new", model, "--vllm", release, "--into", str(folder), "--replace", "--static"]
+    arguments = ["new", model, "--vllm", release, "--into", str(folder), "--replace", "--reenter", "--static"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],

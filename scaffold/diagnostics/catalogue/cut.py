@@ -78,15 +78,18 @@ CODES: tuple[Code, ...] = (
         "With `explicit.after` the statements behind the encoder's call become a method. A port calls it with what the "
         "model parses the inputs of a batch into, or parts of that, and with the features of a replay. So all that the "
         "statements read beside the features must be such a part. Values that the model computes of pixels before the "
-        "call are lost by then. Without the section `explicit` a port in a tree runs the model's own code again, as "
-        "the plugin's adapter always does.",
+        "call are lost by then. Without the section `explicit` a descriptor is for the plugin's adapter alone, which "
+        "runs the model's own code around the replay.",
     ),
     Code(
         "VCG466",
         "the port runs the model's code again",
-        "A note, not an error. The descriptor has a section `explicit`, and the model's code of this release has "
-        "another form than such a port needs, at the line of the message. The port is right, and costs more time on "
-        "the host.",
+        "The port is right, and vLLM's own manager would run the model's code twice for each batch: to record what the "
+        "encoder gets, and to assemble its features. That costs time on the host, and nobody merges such a port. "
+        "So `new` and `pr` refuse it, where `plan` and `new --diff` show it with a note. The message says why the port "
+        "has no other form; where the model's code of this release is the reason, a note has its line. The plugin's "
+        "adapter has the same methods and costs no second run, because our manager replays inside the first. For a "
+        "fork of vLLM, `new --reenter` writes the port all the same.",
     ),
     Code(
         "VCG646",
