@@ -237,12 +237,16 @@ def _deepseek_vl2() -> Any:
     )
 
 
-def _tiles_of_grids(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+def _tiles_of_grids(side: int) -> Callable[[Sequence[tuple[int, int]], Callable[..., Any]], dict[str, Any]]:
     """The whole image, and its crops, of grids (width, height)."""
-    import torch
 
-    tiles = sum(width * height + 1 for width, height in grids)
-    return {"pixel_values": noise(tiles, 3, 384, 384), "images_spatial_crop": torch.tensor(grids)}
+    def inputs(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+        import torch
+
+        tiles = sum(width * height + 1 for width, height in grids)
+        return {"pixel_values": noise(tiles, 3, side, side), "images_spatial_crop": torch.tensor(grids)}
+
+    return inputs
 
 
 def _lfm2_vl() -> Any:
@@ -418,7 +422,7 @@ SUBJECTS = {
     "deepseek_ocr": Subject("DeepseekOCRForCausalLM", "deepseek_ocr", _deepseek_ocr(2048), PAGES, _pages(640),
                             whole=True),
     "deepseek_ocr2": Subject("DeepseekOCR2ForCausalLM", "deepseek_ocr2", _deepseek_ocr(896), PAGES, _pages(768)),
-    "deepseek_vl2": Subject("DeepseekVLV2ForCausalLM", "deepseek_vl2", _deepseek_vl2, TILINGS, _tiles_of_grids,
+    "deepseek_vl2": Subject("DeepseekVLV2ForCausalLM", "deepseek_vl2", _deepseek_vl2, TILINGS, _tiles_of_grids(384),
                             whole=True),
     "lfm2_vl": Subject("Lfm2VLForConditionalGeneration", "lfm2_vl", _lfm2_vl, TILED, _tiled, whole=True),
     "deepseek_v4": Subject("DeepseekV4ForConditionalGeneration", "vllm.models.deepseek_v4.common.vl_model",

@@ -49,6 +49,8 @@ def run(script: str, arguments: list[str]) -> int:
     file = FOLDER / script
     sys.argv = [str(file), *arguments]
     try:
+        if script == "cut_gpu.py":  # its own constants are small, too
+            return int(sys.modules["cut_gpu"].main())
         runpy.run_path(str(file), run_name="__main__")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -146,6 +148,8 @@ def _stand_in() -> None:
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
 
+    from vllm.model_executor.layers import utils
+
     from scaffold.measure import runs, subject
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import manager
@@ -169,6 +173,8 @@ def _stand_in() -> None:
         return context
 
     real.start_vllm = start_vllm
+    # A loader packs weights for the CPU. Nothing is loaded here.
+    utils.cpu_unquantized_gemm = lambda _, x, weight, bias=None: torch.nn.functional.linear(x, weight, bias)
     strip = runs.strip_trace
     runs.strip_trace = lambda events: strip([*events, *_kernels(events)])
     from vllm.distributed import parallel_state
@@ -197,6 +203,44 @@ def _shrink() -> None:
     _replace(towers.TILES, {"1 tile": [1], "7 tiles": [3], "7+1+13 tiles": [2, 1]})
     _replace(towers.CROPS, {"no crop": [0], "4 crops": [2], "0+3+5 crops": [0, 1]})
     towers.PRODUCTS[:] = [(8, 12, 16)]
+    _shrink_cuts()
+
+
+def _shrink_cuts() -> None:
+    """Two models of `cut_gpu.py`: LLaVA-1.5, and DeepSeek-VL2, which the release has a port of its own of."""
+    from dataclasses import replace
+    from functools import partial
+
+    import cut_gpu
+
+    vision = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+
+    def llava() -> Any:
+        from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+        small = CLIPVisionConfig(**vision, image_size=28, patch_size=14, projection_dim=48)
+        return LlavaConfig(vision_config=small, text_config=LlamaConfig(hidden_size=64))
+
+    def deepseek_vl2() -> Any:
+        import timm
+        from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
+
+        real = getattr(timm.create_model, "func", timm.create_model)
+        timm.create_model = partial(real, embed_dim=48, depth=2, num_heads=3, img_size=28)
+        return DeepseekVLV2Config(
+            tile_tag="2D",
+            vision_config={"image_size": 28, "patch_size": 14, "width": 48, "layers": 2, "heads": 3},
+            projector_config={"input_dim": 48, "n_embed": 64},
+            language_config={"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 99},
+        )
+
+    small = {
+        "llava": {"config": llava, "inputs": cut_gpu._square(28), "calls": {"1 image": 1, "4 images": 4}},
+        "deepseek_vl2": {"config": deepseek_vl2, "inputs": cut_gpu._tiles_of_grids(28)},
+    }
+    for name, fields in small.items():
+        cut_gpu.SUBJECTS[name] = replace(cut_gpu.SUBJECTS[name], **fields)
+    cut_gpu.IDLE_TURNS, cut_gpu.WARM_TURNS, cut_gpu.TURNS = 1, 2, 1
 
 
 def _replace(workloads: dict[str, Any], tiny: dict[str, Any]) -> None:

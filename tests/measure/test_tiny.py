@@ -48,6 +48,38 @@ def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys):
     assert not any("error" in model for model in result["models"].values())
 
 
+MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})
+#: Scripts that measure ports of a tree. The first one makes these ports.
+PORTED = (
+    Part(
+        "cut", "cut_gpu.py", (), ("--ports", "{work}/ports", "--models", "llava,deepseek_vl2"),
+        MANAGERS | {"call", "limit_ms", "ours_error", "alone_error"},
+        first=("--generate", "{work}/ports", "--models", "llava,deepseek_vl2"),
+    ),
+    Part(
+        "explicit", "stream_gpu.py", (),
+        ("--ports", "{work}/ports", "--models", "deepseek_vl2", "--ways", "vllm,upstream,off", "--share", "0.02",
+         "--passes", "1", "--without-starts"),
+        MANAGERS | {"upstream_ms", "plans_built"},
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_benchmarks_of_ports_run_to_their_end(release_tree, tmp_path):
+    rows = {}
+    for part in PORTED:
+        status, told = run_tiny(part, tmp_path, release_tree(RELEASE).root)
+        assert status == 0, told
+        rows[part.name] = json.loads((tmp_path / f"{part.name}_cpu.json").read_text("utf-8"))["rows"]
+        assert all(part.keys <= row.keys() for row in rows[part.name])
+    whole = [row for row in rows["cut"] if row["model"] == "deepseek_vl2"]
+    assert whole
+    assert all(row["whole_vllm_error"] < 1e-3 and row["replays"] for row in whole)
+    assert rows["explicit"]
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize("name", ["manager", "stream"])

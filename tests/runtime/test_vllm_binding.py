@@ -67,6 +67,7 @@ def run_models(tree: Path, tail: str, models) -> dict:
             if more
         ),
         ("0.33.0", "cudnn", ("qwen2_5_vl", "qwen3_vl")),
+        ("0.33.0", "fa3", ("deepseek_vl2",)),
     ],
 )
 def test_real_vision_classes_give_what_eager_gives(version, tail, models, release_tree):

@@ -547,10 +547,8 @@ class VllmAdapter:
         keywords = {"path": path} if self.dialect.named_paths or dual else {}
         with self._without_nested_sharding(), self.tables:
             output = self.model.encoder_eager_forward(inputs, **keywords)
-        if output is None:
-            # DeepSeek-VL2 (0.33) inherits the protocol's empty method; its post-processing would fail obscurely.
-            raise NotImplementedError(f"{type(self.model).__name__} has no encoder_eager_forward")
-        return output
+        # DeepSeek-VL2 (0.33) inherits the protocol's empty method.
+        return torch.empty(0) if output is None else output
 
     @contextmanager
     def _without_nested_sharding(self) -> Iterator[None]:
@@ -587,6 +585,11 @@ class VllmAdapter:
         if self.plain_post:
             scatter_rows(outputs["default"], indices, items, results)
             return
+        if any(not len(outputs[path]) for path in eager):
+            # Without a graph, the model's own code makes the results: a port that cuts the encoder out, or has no
+            # eager forward.
+            results.update(zip(indices, self.embed(inputs), strict=True))
+            return
         tokens = [item.tokens for item in items]
         hook = self.model.postprocess_encoder_output
         if dialect.named_paths:
@@ -603,9 +606,6 @@ class VllmAdapter:
                 batch_mm_kwargs=inputs,
                 local_output=outputs.get("local"),
             )
-        elif eager and not len(outputs["default"]):
-            # A port that cuts the encoder out: without a graph, the model's own code makes the results.
-            results.update(zip(indices, self.embed(inputs), strict=True))
         elif eager:
             scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
         else:
