@@ -306,6 +306,6 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
 def _into_tree(source: Source) -> str:
     """The command that ports a model without an adapter."""
     target = "--vllm TREE" if source.port.module.partition(".")[0] == "vllm" else "--vllm RELEASE --package FOLDER"
-    target += " --reenter" if source.port.reenters else ""
+    where, option = (" into a fork", " --reenter") if source.port.reenters else ("", "")
     name = source.reference if source.is_shipped else source.port.file
-    return f"port it, where the model's code tells: `vitcg-scaffold new {shlex.quote(name)} {target}`"
+    return f"port it{where}, where the model's code tells: `vitcg-scaffold new {shlex.quote(name)} {target}{option}`"

@@ -14,13 +14,13 @@ from scaffold.descriptor.load import shipped_path
 pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
-MIXIN = "vllm/model_executor/models/encoder_cudagraph_units.py"
+MIXIN = "vllm/model_executor/models/encoder_cudagraph_paths.py"
 
 
 @pytest.fixture
 def draft() -> Path:
-    """Phi-3-V's descriptor as a file in the current folder, as if somebody had drafted it."""
-    shipped = shipped_path("phi3v")
+    """DeepSeek-OCR 2's descriptor as a file in the current folder, as if somebody had drafted it."""
+    shipped = shipped_path("deepseek_ocr2")
     assert shipped is not None
     path = Path("mine.yaml")
     path.write_text(shipped.read_text("utf-8"), "utf-8")
@@ -31,13 +31,13 @@ def draft() -> Path:
 def test_new_refuses_and_names_the_adapter(run, release_tree, mode):
     release_tree(RELEASE)
 
-    done = run("new", "mistral3", "--vllm", RELEASE, *mode)
+    done = run("new", "deepseek_ocr2", "--vllm", RELEASE, *mode)
 
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(
-        "mistral3.yaml:4:9: error[VCG466]: the port runs the model's code again for each batch: "
+        "deepseek_ocr2.yaml:4:9: error[VCG466]: the port runs the model's code again for each batch: "
     )
-    assert "its adapter, vitcg_adapters.v0_30.mistral3: our manager needs no second run" in done.err
+    assert "its adapter, vitcg_adapters.v0_30.deepseek_ocr2: our manager needs no second run" in done.err
     assert "`new` with --reenter writes the port all the same" in done.err
     assert "1 error; explain one with: vitcg-scaffold explain VCG466" in done.err
     assert list(Path().iterdir()) == []
@@ -79,39 +79,46 @@ def test_upstreams_port_stays(run, release_tree):
     """With --replace, too; and nobody is led there: VCG520 says what the swap would give."""
     release_tree(RELEASE)
 
-    first = run("new", "kimi_vl", "--vllm", RELEASE)
-    second = run("new", "kimi_vl", "--vllm", RELEASE, "--replace")
+    first = run("new", "deepseek_ocr", "--vllm", RELEASE)
+    second = run("new", "deepseek_ocr", "--vllm", RELEASE, "--replace")
 
     assert first.code == 5
     assert "help: keep them, since the generated port would run the model's code twice (VCG466)" in first.err
     assert second.code == 4
     assert "error[VCG466]" in second.err
-    assert "vitcg-scaffold fix kimi_vl --vllm 0.33.0 --diff" in second.err
     assert list(Path().iterdir()) == []
+
+
+def test_a_repair_of_what_would_go_is_named(run, release_tree):
+    release_tree(RELEASE)
+
+    done = run("new", "kimi_vl", "--vllm", RELEASE, "--replace", "--check")
+
+    assert "vitcg-scaffold fix kimi_vl --vllm 0.33.0 --diff" in done.err
 
 
 def test_a_look_at_it_is_free(run, release_tree):
     release_tree(RELEASE)
 
-    shown = run("new", "phi3v", "--vllm", RELEASE, "--diff")
-    planned = run("plan", "phi3v", "--vllm", RELEASE)
+    shown = run("new", "deepseek_ocr2", "--vllm", RELEASE, "--diff")
+    planned = run("plan", "deepseek_ocr2", "--vllm", RELEASE)
 
     for done in (shown, planned):
         assert done.code == 0
-        assert "phi3v.yaml:4:9: info[VCG466]: " in done.err
-        assert "vitcg_adapters.v0_30.phi3v" in done.err
+        assert "deepseek_ocr2.yaml:4:9: info[VCG466]: " in done.err
+        assert "vitcg_adapters.v0_30.deepseek_ocr2" in done.err
         assert MIXIN in done.out
 
 
 def test_a_fork_gets_it_when_asked(run, release_tree, tmp_path):
     release_tree(RELEASE)
-    words = ("phi3v", "--vllm", "./fork")
+    words = ("deepseek_ocr2", "--vllm", "./fork")
 
-    asked = run("new", "phi3v", "--vllm", RELEASE, "--reenter", "--check")
-    written = run("new", "phi3v", "--vllm", RELEASE, "--reenter", "--static", "--into", "fork")
+    asked = run("new", "deepseek_ocr2", "--vllm", RELEASE, "--reenter", "--check")
+    written = run("new", "deepseek_ocr2", "--vllm", RELEASE, "--reenter", "--static", "--into", "fork")
 
     assert asked.code == 1
-    assert "To change them: vitcg-scaffold new phi3v --vllm 0.33.0 --reenter\n" in asked.err
+    assert "To change them: vitcg-scaffold new deepseek_ocr2 --vllm 0.33.0 --reenter\n" in asked.err
     assert written.code == 0
     assert "info[VCG466]" in written.err
     assert f"changed  {MIXIN}" in written.out
@@ -131,10 +138,10 @@ def test_a_fork_gets_it_when_asked(run, release_tree, tmp_path):
 def test_a_missing_port_is_asked_for_with_the_option(run, release_tree):
     release_tree(RELEASE)
 
-    done = run("pr", "phi3v", "--vllm", RELEASE, "--reenter")
+    done = run("pr", "deepseek_ocr2", "--vllm", RELEASE, "--reenter")
 
     assert done.code == 5
-    assert "run `vitcg-scaffold new phi3v --vllm vllm-0.33.0 --reenter` first" in done.err
+    assert "run `vitcg-scaffold new deepseek_ocr2 --vllm vllm-0.33.0 --reenter` first" in done.err
 
 
 def test_an_explicit_port_needs_no_option(run, release_tree):
@@ -148,10 +155,19 @@ def test_an_explicit_port_needs_no_option(run, release_tree):
 
 
 def test_adapters_know_no_such_option(run):
-    done = run("new", "phi3v", "--reenter")
+    done = run("new", "deepseek_ocr2", "--reenter")
 
     assert done.code == 2
     assert "--reenter is for a port in a tree" in done.err
+
+
+def test_a_model_without_adapters_is_for_a_fork(run):
+    done = run("new", "minicpmv")
+
+    assert done.code == 3
+    assert "port it into a fork, where the model's code tells: `vitcg-scaffold new minicpmv --vllm TREE --reenter`" in (
+        done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def test_every_port_that_runs_code_twice_says_why(release_tree: Any) -> None:
         assert all(note.span is not None and note.span.file == f"{name}.yaml" for note in notes)
 
 
-@pytest.mark.parametrize(("name", "advice"), [("kimi_vl", "keep them, since "), ("qwen2_vl", "add --replace to swap")])
+@pytest.mark.parametrize(
+    ("name", "advice"), [("deepseek_ocr", "keep them, since "), ("qwen2_vl", "add --replace to swap")]
+)
 def test_a_port_by_hand_is_not_given_up_for_one(name: str, advice: str, release_tree: Any) -> None:
     tree = release_tree(RELEASE)
     with pytest.raises(DiagnosticError) as caught:
@@ -59,7 +61,6 @@ def test_a_port_by_hand_is_not_given_up_for_one(name: str, advice: str, release_
 @pytest.mark.parametrize(
     ("name", "release", "key", "reason"),
     [
-        ("mistral3", "0.33.0", "layout", "the layout `rows` has no other form"),
         ("deepseek_ocr2", "0.33.0", "layout", "the layout `crops` has no other form"),
         ("phi3v", "0.33.0", "layout", "the descriptor has no section `explicit`"),
         ("llava_next", "0.26.0", "explicit", "before 0.27 an item has no number of tokens of its own"),
