@@ -176,47 +176,54 @@ def test_the_first_missing_thing_is_said(automatic: Automatic, says: str, help_t
 
 
 LLAVA = "vllm/model_executor/models/llava.py"
-KEPT = "        self.config = config\n        self.multimodal_config"
+KEPT = "        self.config = config\n"
 GIVEN = "            return LlavaImageEmbeddingInputs("
-#: What the constructor reads besides, and what the check says without it.
-MISSING = {
-    "a key that the class lacks": ("config.zebra", "`zebra`, which the configuration lacks"),
-    "a key of a part": ("config.text_config.zebra", "`text_config.zebra`, which the configuration lacks"),
-    "a value that is None": ("config.text_config.pad_token_id + 1", "`text_config.pad_token_id`, which is None in"),
+#: What the constructor reads besides, one line after the other.
+READ = ("config.zebra", "config.text_config.zebra", "config.text_config.pad_token_id + 1")
+#: What is given of it, and what the check says without the next one.
+MISSING: dict[str, tuple[dict[str, Any], str]] = {
+    "a key that the class lacks": ({}, "532 reads `zebra`, which the configuration lacks"),
+    "a key of a part": ({"zebra": 3}, "533 reads `text_config.zebra`, which the configuration lacks"),
+    "a value that is None": (
+        {"zebra": 3, "text_config": {"zebra": 3}},
+        "534 reads `text_config.pad_token_id`, which is None in",
+    ),
 }
 
 
-def _with_llava(release_tree: Any, old: str, new: str, **settings: Any) -> NumericReport:
-    """The short proof of LLaVA's port, in a tree whose pristine file has other text."""
+def _with_llava(release_tree: Any, values: dict[str, Any]) -> NumericReport:
+    """The short proof of LLaVA's port, in a tree whose pristine file reads more values, and raises for embeddings. It
+    is one text for all tests, so that they share its import."""
     tree = release_tree("0.33.0")
-    assert tree.read(LLAVA).count(old) == 1
-    changed = tree.read(LLAVA).replace(old, new).encode()
+    text = tree.read(LLAVA)
+    lines = "".join(f"        self.zebra = {read}\n" for read in READ)
+    for old, new in (
+        (f"{KEPT}        self.multimodal_config", f"{KEPT}{lines}        self.multimodal_config"),
+        (GIVEN, f"            image_embeds = image_embeds + None\n{GIVEN}"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    changed = {LLAVA: text.encode()}
     [request] = numeric_requests(
-        load_port("llava"), tree.with_files({LLAVA: changed}), recipe=AUTOMATIC, modalities=("image",), **settings
+        load_port("llava"), tree.with_files(changed), recipe=AUTOMATIC, modalities=("image",), values=values
     )
-    options = NumericOptions(short=True, image_embeds=True)
-    return check_numerics(replace(request, before={LLAVA: changed}, options=options))
+    return check_numerics(replace(request, before=changed, options=NumericOptions(short=True, image_embeds=True)))
 
 
 @pytest.mark.parametrize("case", MISSING)
 def test_a_missing_value_is_named_with_the_line_that_reads_it(case: str, release_tree: Any) -> None:
-    read, said = MISSING[case]
-    report = _with_llava(release_tree, KEPT, KEPT.replace("\n", f"\n        self.zebra = {read}\n", 1))
+    values, said = MISSING[case]
+    report = _with_llava(release_tree, values)
     assert report.failure is not None
     assert report.failure.code == "VCG668"
-    assert f"models/llava.py:532 reads {said}" in report.failure.message
+    assert f"models/llava.py:{said}" in report.failure.message
     assert "--set " in str(report.failure.help)
 
 
-def test_a_value_that_the_class_lacks_can_be_given(release_tree: Any) -> None:
-    lines = "".join(f"\n        self.zebra = {read}" for read, _ in MISSING.values())
-    values = {"zebra": 3, "text_config": {"zebra": 3, "pad_token_id": 3}}
-    report = _with_llava(release_tree, KEPT, KEPT.replace("\n", f"{lines}\n", 1), values=values)
-    assert report.passed, "\n".join(report.lines())
-
-
-def test_a_pristine_model_that_raises_for_embeddings_has_no_result_to_compare_with(release_tree: Any) -> None:
-    report = _with_llava(release_tree, GIVEN, f"            image_embeds = image_embeds + None\n{GIVEN}")
+def test_values_can_be_given_and_a_model_that_raises_for_embeddings_has_no_result_to_compare_with(
+    release_tree: Any,
+) -> None:
+    report = _with_llava(release_tree, {"zebra": 3, "text_config": {"zebra": 3, "pad_token_id": 3}})
     assert report.passed, "\n".join(report.lines())
     [reason] = report.not_run
     assert "precomputed embeddings of images: the pristine model raises for them (TypeError: " in reason
