@@ -93,7 +93,7 @@ def test_gemma_3s_hand_written_port_has_the_defects(release_tree: Any) -> None:
 
 def test_a_port_that_forgets_precomputed_embeddings_is_caught(release_tree: Any) -> None:
     """The recipe knows whether the model takes them, not the descriptor."""
-    path = shipped_path("llava")
+    path = shipped_path("llava_next")
     assert path is not None
     text = path.read_text(encoding="utf-8").replace(", image_embeds: batched", "")
     port = load_descriptor_text(text, path.name)

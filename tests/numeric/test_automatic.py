@@ -175,27 +175,28 @@ def test_the_first_missing_thing_is_said(automatic: Automatic, says: str, help_t
     assert help_text in str(report.failure.help)
 
 
-LLAVA = "vllm/model_executor/models/llava.py"
+LLAVA_NEXT = "vllm/model_executor/models/llava_next.py"
 KEPT = "        self.config = config\n"
-GIVEN = "            return LlavaImageEmbeddingInputs("
+GIVEN = "            return LlavaNextImageEmbeddingInputs("
 #: What the constructor reads besides, one line after the other.
 READ = ("config.zebra", "config.text_config.zebra", "config.text_config.pad_token_id + 1")
 #: What is given of it, and what the check says without the next one.
 MISSING: dict[str, tuple[dict[str, Any], str]] = {
-    "a key that the class lacks": ({}, "532 reads `zebra`, which the configuration lacks"),
-    "a key of a part": ({"zebra": 3}, "533 reads `text_config.zebra`, which the configuration lacks"),
+    "a key that the class lacks": ({}, "284 reads `zebra`, which the configuration lacks"),
+    "a key of a part": ({"zebra": 3}, "285 reads `text_config.zebra`, which the configuration lacks"),
     "a value that is None": (
         {"zebra": 3, "text_config": {"zebra": 3}},
-        "534 reads `text_config.pad_token_id`, which is None in",
+        "286 reads `text_config.pad_token_id`, which is None in",
     ),
 }
 
 
-def _with_llava(release_tree: Any, values: dict[str, Any]) -> NumericReport:
-    """The short proof of LLaVA's port, in a tree whose pristine file reads more values, and raises for embeddings. It
-    is one text for all tests, so that they share its import."""
+def _with_llava_next(release_tree: Any, values: dict[str, Any]) -> NumericReport:
+    """The short proof of a port in a tree whose pristine file reads more values, and raises for embeddings. It
+    is one text for all tests, and the port of this model changes no module that all models import: they share one
+    import."""
     tree = release_tree("0.33.0")
-    text = tree.read(LLAVA)
+    text = tree.read(LLAVA_NEXT)
     lines = "".join(f"        self.zebra = {read}\n" for read in READ)
     for old, new in (
         (f"{KEPT}        self.multimodal_config", f"{KEPT}{lines}        self.multimodal_config"),
@@ -203,9 +204,9 @@ def _with_llava(release_tree: Any, values: dict[str, Any]) -> NumericReport:
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
-    changed = {LLAVA: text.encode()}
+    changed = {LLAVA_NEXT: text.encode()}
     [request] = numeric_requests(
-        load_port("llava"), tree.with_files(changed), recipe=AUTOMATIC, modalities=("image",), values=values
+        load_port("llava_next"), tree.with_files(changed), recipe=AUTOMATIC, modalities=("image",), values=values
     )
     return check_numerics(replace(request, before=changed, options=NumericOptions(short=True, image_embeds=True)))
 
@@ -213,17 +214,17 @@ def _with_llava(release_tree: Any, values: dict[str, Any]) -> NumericReport:
 @pytest.mark.parametrize("case", MISSING)
 def test_a_missing_value_is_named_with_the_line_that_reads_it(case: str, release_tree: Any) -> None:
     values, said = MISSING[case]
-    report = _with_llava(release_tree, values)
+    report = _with_llava_next(release_tree, values)
     assert report.failure is not None
     assert report.failure.code == "VCG668"
-    assert f"models/llava.py:{said}" in report.failure.message
+    assert f"models/llava_next.py:{said}" in report.failure.message
     assert "--set " in str(report.failure.help)
 
 
 def test_values_can_be_given_and_a_model_that_raises_for_embeddings_has_no_result_to_compare_with(
     release_tree: Any,
 ) -> None:
-    report = _with_llava(release_tree, {"zebra": 3, "text_config": {"zebra": 3, "pad_token_id": 3}})
+    report = _with_llava_next(release_tree, {"zebra": 3, "text_config": {"zebra": 3, "pad_token_id": 3}})
     assert report.passed, "\n".join(report.lines())
     [reason] = report.not_run
     assert "precomputed embeddings of images: the pristine model raises for them (TypeError: " in reason
