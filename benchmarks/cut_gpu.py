@@ -84,6 +84,8 @@ SLICED = {
     "4 images, 12 slices": [[(28, 36), *[(31, 33)] * 2]] * 4,
     "8 images, 8 slices": [[(30, 34)]] * 8,
 }
+#: Tokens that the scheduler batches.
+CONTEXT = 16384
 TURNS = 25
 #: Turns that do not count. In the first of them our manager captures; a trial of both ways takes up to 16 calls.
 IDLE_TURNS, WARM_TURNS = 5, 20
@@ -512,7 +514,7 @@ def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
     finally:
         torch.set_default_dtype(torch.float32)
     config.model_config.dtype = DTYPE
-    config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = 16384
+    config.model_config.max_model_len = config.scheduler_config.max_num_batched_tokens = CONTEXT
     config.compilation_config.encoder_cudagraph_token_budgets = []
     config.compilation_config.encoder_cudagraph_max_vision_items_per_batch = 0
     config.compilation_config.encoder_cudagraph_max_frames_per_batch = None

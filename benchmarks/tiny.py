@@ -240,7 +240,7 @@ def _shrink_cuts() -> None:
     }
     for name, fields in small.items():
         cut_gpu.SUBJECTS[name] = replace(cut_gpu.SUBJECTS[name], **fields)
-    cut_gpu.IDLE_TURNS, cut_gpu.WARM_TURNS, cut_gpu.TURNS = 1, 2, 1
+    cut_gpu.IDLE_TURNS, cut_gpu.WARM_TURNS, cut_gpu.TURNS, cut_gpu.CONTEXT = 1, 2, 1, CONTEXT
 
 
 def _replace(workloads: dict[str, Any], tiny: dict[str, Any]) -> None:
