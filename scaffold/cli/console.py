@@ -85,8 +85,8 @@ class Console:
         text = lines_of(text)
         return without_commands(text) if self.output_format == "github" else text
 
-    def report(self, diagnostics: Sequence[Diagnostic]) -> None:
-        """Diagnostics: at once as text, at the end of the run in a machine format."""
+    def report(self, diagnostics: Sequence[Diagnostic], *, more: bool = False) -> None:
+        """Diagnostics: at once as text, at the end of the run in a machine format. `more`: the run will have others."""
         self._used = True
         if self.quiet:
             diagnostics = [d for d in diagnostics if d.severity is Severity.ERROR]
@@ -96,7 +96,7 @@ class Console:
         from scaffold.report import render_diagnostics
 
         color = self.wants_color(sys.stderr)
-        text = render_diagnostics(diagnostics, format="text", color=color, sources=self._read_source)
+        text = render_diagnostics(diagnostics, format="text", color=color, sources=self._read_source, more=more)
         click.echo(text, err=True, color=True, nl=False)
 
     def finish(self, exit_code: int, problems: Sequence[Diagnostic] = ()) -> None:

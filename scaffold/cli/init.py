@@ -159,7 +159,7 @@ def command(
         recording = _recorded(console, tree, model, building) if runs else None
     finally:  # behind the line that code runs, which is the first
         if shipped is not None:
-            console.report([shipped])
+            console.report([shipped], more=True)
     header = _editor_line(output)
     try:
         if yes:
@@ -246,7 +246,7 @@ def _recorded(console: Console, tree: SourceTree, model: str, building: dict[str
             return recording
         reason = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
     what = f"drafted from the source, since {reason}"
-    console.report([Diagnostic("VCG489", what, help="see `vitcg-scaffold explain VCG489`", severity=Severity.INFO)])
+    console.report([Diagnostic("VCG489", what, severity=Severity.INFO)], more=True)
     return None
 
 

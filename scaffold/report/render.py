@@ -18,18 +18,19 @@ def render_diagnostics(
     color: bool = False,
     sources: Sources | None = None,
     exit_code: int | None = None,
+    more: bool = False,
 ) -> str:
     """All diagnostics in one format. The text ends with a newline unless it is empty.
 
     `color` matters for `text` only. `sources` gives the text of a file for source lines, and gets at most one call per
-    file. `exit_code` is that of the process, which JSON reports, if it does not follow from the diagnostics. Raises
-    `ValueError` for an unknown format.
+    file. `exit_code` is that of the process, which JSON reports, if it does not follow from the diagnostics. With
+    `more`, others follow in this run, and text has no line that counts them. Raises `ValueError` for an unknown format.
     """
     listed = list(diagnostics)
     if format == "text":
         from scaffold.report.text import render_text
 
-        return render_text(listed, color=color, sources=sources or (lambda _: None))
+        return render_text(listed, color=color, sources=sources or (lambda _: None), more=more)
     if format == "github":
         from scaffold.report.github import render_github
 

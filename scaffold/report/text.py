@@ -23,8 +23,8 @@ _WIDTH = 160
 _COLORS = {Severity.ERROR: "31;1", Severity.WARNING: "33;1", Severity.INFO: "36;1"}
 
 
-def render_text(diagnostics: Iterable[Diagnostic], *, color: bool, sources: Sources) -> str:
-    """One block for each diagnostic and a line that counts them."""
+def render_text(diagnostics: Iterable[Diagnostic], *, color: bool, sources: Sources, more: bool = False) -> str:
+    """One block for each diagnostic and a line that counts them, unless `more` follow in this run."""
     listed = by_place(diagnostics)
     if not listed:
         return ""
@@ -34,7 +34,7 @@ def render_text(diagnostics: Iterable[Diagnostic], *, color: bool, sources: Sour
         return f"\x1b[{code}m{text}\x1b[0m" if color and text else text
 
     blocks = [_block(diagnostic, lines_of, paint) for diagnostic in listed]
-    return "\n\n".join([*blocks, _summary(listed)]) + "\n"
+    return "\n\n".join([*blocks, *([] if more else [_summary(listed)])]) + "\n"
 
 
 def _block(

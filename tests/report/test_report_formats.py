@@ -57,6 +57,17 @@ model.yaml:2:29: error[VCG301]: the name `kk` is not defined
     assert render_diagnostics([NAME], format="text") == text_of(NAME, source=None)
 
 
+def test_diagnostics_that_others_follow_are_not_counted_yet() -> None:
+    assert render_diagnostics([NAME], format="text", more=True) + text_of(NAME, source=None) == snapshot("""\
+model.yaml:2:29: error[VCG301]: the name `kk` is not defined
+    = help: did you mean `k`?
+model.yaml:2:29: error[VCG301]: the name `kk` is not defined
+    = help: did you mean `k`?
+
+1 error; explain one with: vitcg-scaffold explain VCG301
+""")
+
+
 def test_text_with_a_source_that_has_changed() -> None:
     assert text_of(NAME, source="schema: 1\n") == text_of(NAME, source=None)
     assert "^" in text_of(NAME, source="a\nshort\n")

@@ -255,6 +255,7 @@ class TestCommand:
         code, out, err = run(KIMI)
         assert (code, "drafted from the sources of vLLM" in out) == (0, True)
         assert "info[VCG489]: drafted from the source, since the model did not run: no such size" in err
+        assert err.count("vitcg-scaffold explain") == 1
         assert run(KIMI, "--set", "a=1")[0] != 0  # whoever says how to build it wants to know
 
     def test_the_next_command_builds_the_same_model(self, record: Record, run: Any, monkeypatch: Any) -> None:
