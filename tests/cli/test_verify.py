@@ -97,6 +97,17 @@ def test_a_failure_names_item_and_cause(run, small_tree, monkeypatch, no_gpu):
     assert done.err.count("error[VCG650]") == 1, "the same failure of two kernels is one"
 
 
+@pytest.mark.parametrize(("kind", "code", "said"), [("ModuleNotFoundError", 4, "VCG656"), ("NoRecipe", 6, "VCG668")])
+def test_a_tree_that_does_not_run_refutes_no_port(run, small_tree, monkeypatch, no_gpu, kind, code, said):
+    """Exit 6 says that a proof refused the port: where torch is missing, none ran."""
+    error = {"role": "tree", "stage": "import", "kind": kind, "message": "torch", "help": "", "traceback": []}
+    script = f"import sys\nfor _ in sys.stdin: print({json.dumps({'event': 'error', **error})!r}, flush=True)"
+    monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
+    done = run("verify", "internvl", "--vllm", small_tree)
+    assert (done.code, f"error[{said}]" in done.err) == (code, True)
+    assert ("pip install 'vitcg-scaffold[cpu]'" in done.err) == (code == 4)
+
+
 @pytest.mark.trees
 @pytest.mark.parametrize(
     ("model", "kernels"),

@@ -545,7 +545,7 @@ def _likely_cause(role: str, stage: str, kind: str, message: str) -> tuple[str, 
     """The code and the next step for an exception in a child."""
     if role == "tree" or _is_pristine(role, stage):
         if kind in ("ModuleNotFoundError", "ImportError") and "vllm" not in message:
-            return "VCG656", "install the module; the `cpu` extra brings torch and most packages that vLLM imports"
+            return "VCG656", "install the module: `pip install 'vitcg-scaffold[cpu]'` brings torch and most others"
         return "VCG656", "the change is not to blame: the release fails without it; the last lines name the statement"
     if stage == "weights":
         return (
