@@ -6,13 +6,21 @@ from typing import Any
 
 from measured import Page, bullets, document, load, table
 
+#: Names in the record, each with its present one.
+FORMER = {
+    "vitcg-scaffold protocol ": "vitcg-scaffold inspect ",
+    "vitcg-scaffold tower ": "vitcg-scaffold inspect ",
+    "`tower`": "`inspect`",
+    " --no-verify": " --static",
+}
+
 
 def pages() -> list[Page]:
     result = load("walkthrough")
     low, high = result["load"]
     site = result["site"]
     desktop, phone = site["widths"]
-    blocks = [f"**{block['where']}.** {block['what']} *Now:* {block['now']}" for block in result["blocks"]]
+    blocks = [f"**{block['where']}.** {renamed(block['what'])} *Now:* {block['now']}" for block in result["blocks"]]
     text = document(
         "# A reader's walk",
         """A reader who had not written these pages took a clean clone, a new virtual environment and an empty cache of
@@ -30,8 +38,8 @@ def pages() -> list[Page]:
         {site["overflowing"]} of these views something reached beyond the page's edge; wide tables, pictures and blocks
         of code scroll by themselves.""",
         *(part for walk in result["walks"] for part in steps(walk)),
-        f"""The record of {result["date"]} is `benchmarks/results/walkthrough.json`. `--no-verify` is called `--static`
-        since.""",
+        f"""The record of {result["date"]} is `benchmarks/results/walkthrough.json`. Commands and options have their
+        present names here.""",
     )
     question = "How long does a newcomer take, and what is in the way?"
     return [Page("docs/measured/walkthrough.md", text, question, ("walkthrough",))]
@@ -39,8 +47,15 @@ def pages() -> list[Page]:
 
 def steps(walk: dict[str, Any]) -> list[str]:
     """The section of a page: a line for each command."""
-    rows = [[f"`{step['command']}`", f"{step['seconds']:.0f}", str(step["exit"])] for step in walk["steps"]]
+    rows = [[f"`{renamed(step['command'])}`", f"{step['seconds']:.0f}", str(step["exit"])] for step in walk["steps"]]
     return [f"## {walk['title']}", walk["note"], table(["command", "seconds", "exit"], rows)]
+
+
+def renamed(command: str) -> str:
+    """A command of the record by its present name."""
+    for former, present in FORMER.items():
+        command = command.replace(former, present)
+    return command
 
 
 def minutes(walk: dict[str, Any]) -> str:

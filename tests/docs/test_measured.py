@@ -17,6 +17,8 @@ import measured_summary
 import pages
 from measured import ROOT, PageError
 
+from scaffold.cli.app import COMMANDS
+
 #: A measured number: a decimal, or a whole one with its unit. Code, links and releases are none.
 NOT_PROSE = r"`[^`\n]*`|^```.*?^```$|\]\([^)]*\)|(?:vLLM|Python|--vllm) \d[\d.]*(?: (?:to|and) \d[\d.]*)?"
 NUMBER = r"(?<![\w.-])(?:\d+\.\d+|\d+(?= (?:%|ms|MiB|of \d)))"
@@ -26,6 +28,15 @@ def numbers(text: str) -> list[str]:
     """The measured numbers of a text."""
     prose = re.sub(NOT_PROSE, lambda found: " " * len(found[0]), text, flags=re.MULTILINE | re.DOTALL)
     return re.findall(NUMBER, prose)
+
+
+def test_the_walk_shows_commands_that_there_are():
+    """The record has former names; whoever types one from the page finds it in no list."""
+    page = (ROOT / "docs/measured/walkthrough.md").read_text("utf-8")
+    typed = re.findall(r"`(?:VITCG_\w+=\S+ )?vitcg-scaffold ([^`\s]+)([^`]*)`", page)
+    assert len(typed) > 30
+    assert {name for name, _ in typed} <= set(COMMANDS)
+    assert not [rest for _, rest in typed if "--no-verify" in rest]
 
 
 def test_pages_say_what_was_measured():
