@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import EDITOR_LINE
 from scaffold.descriptor.port import ENCODE_METHOD
+from scaffold.descriptor.sections import Explicit
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import PutMethods
 from scaffold.files import read_regular
@@ -28,7 +29,6 @@ from scaffold.protocol.profile import PROTOCOL
 if TYPE_CHECKING:
     from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.sections import Explicit
     from scaffold.measure.benchreport import Benchmark
     from scaffold.plan import Plan
     from scaffold.protocol import SourceTree
@@ -406,7 +406,7 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     """Decisions, in the words of the generated code: they come from the view that it was rendered from."""
     view = change.plan.methods.view
     yield f"- Layout `{port.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
-    if port.explicit is not None and change.plan.extraction is not None:
+    if isinstance(port.explicit, Explicit) and change.plan.extraction is not None:
         yield from _extracted(port.explicit, change.plan.extraction)
     else:
         yield from (f"- {sentence}" for sentence in change.plan.port.holds)

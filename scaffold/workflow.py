@@ -173,7 +173,11 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
             problem
             for path in sorted({path for path, _, _ in own})
             for problem in prove_extraction(
-                *texts[path], frozenset(place[1:] for place in own if place[0] == path), plan.extraction.after, path
+                *texts[path],
+                frozenset(place[1:] for place in own if place[0] == path),
+                plan.extraction.after,
+                path,
+                plan.extraction.layers.before if plan.extraction.layers else None,
             )
         )
     found: list[Diagnostic] = []
@@ -290,7 +294,7 @@ def numeric_requests(
     counts_units = gated = False
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
-        counts_units, gated = prepared.plan.extraction is not None, prepared.plan.methods.view.gate is not None
+        counts_units, gated = prepared.plan.counts_units, prepared.plan.methods.view.gate is not None
         port, changes = prepared.plan.port, prepared.changed
         if not changes:
             changes = published_changes(tree.home, f"new {port.name}")
@@ -350,7 +354,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
         options=NumericOptions(
             short=True,
             image_embeds=automatic is not None,
-            counts_units=prepared.plan.extraction is not None,
+            counts_units=prepared.plan.counts_units,
             timeout_s=_time_limit(automatic),
         ),
     )

@@ -9,6 +9,7 @@ An explicit port extracts methods instead: what a graph holds, and what follows 
 
 from scaffold.cut.edits import cut_edits
 from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction
+from scaffold.cut.layers import find_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
 from scaffold.cut.proof import prove_cut
@@ -24,6 +25,7 @@ __all__ = [
     "cut_edits",
     "find_calls",
     "find_extraction",
+    "find_layers",
     "find_way",
     "prove_cut",
     "prove_extraction",

@@ -40,12 +40,30 @@ _TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patch
 #: Functions that compute sizes on the host, and the other nodes of such an expression.
 _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
-         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
+         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context, ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp,
+         ast.unaryop)  # fmt: skip
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
 #: The parameter of the method that a graph holds.
 _PARAMETER = "pixel_values"
+
+
+@dataclass(frozen=True)
+class Layers:
+    """How a port of rows calls the parts of a model around its encoder.
+
+    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
+    call, which reads some of them, and `whole` the tower's call. `backend` is what tells FlashInfer's attention,
+    if anything in front of the encoder's call asks for it.
+    """
+
+    before: str
+    prepare: str
+    made: tuple[str, ...]
+    encode: ast.Call
+    whole: str
+    backend: str | None
 
 
 @dataclass(frozen=True)
@@ -65,13 +83,15 @@ class Extraction:
     parsed: tuple[str, str] | None
     split: bool
     regroups: bool
+    layers: Layers | None = None
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
         found: dict[str, list[Edit]] = {}
         for edit in self.edits:
             replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
-            found.setdefault(edit.file, []).extend((AddImport("torch"), replaced))
+            typing = (AddImport("typing", "Any"),) if "[Any" in edit.source else ()
+            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
         return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
 
 
@@ -79,11 +99,11 @@ class Extraction:
 class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
-    `entry` leads to the encoder. `asked` is the place in a descriptor.
+    `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
     """
 
     entry: Call
-    call: Call
+    call: Call | None
     after: str | None
     asked: Span
 
@@ -97,13 +117,7 @@ def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: F
     try:
         return _Extractor(tree, family, way, form).run()
     except _Misfit as misfit:
-        return Diagnostic(
-            "VCG466",
-            f"the port runs the model's code again for each batch: {misfit.reason}",
-            form.asked,
-            severity=Severity.INFO,
-            notes=(f"look at {tree.span(misfit.method.station.file, misfit.method.function.lineno)}",),
-        )
+        return misfit.note(tree, form)
 
 
 def find_calls(tree: SourceTree, way: Way) -> tuple[Call, ...]:
@@ -202,6 +216,15 @@ class _Misfit(Exception):
         super().__init__(reason)
         self.method, self.reason = method, reason
 
+    def note(self, tree: SourceTree, form: Form) -> Diagnostic:
+        return Diagnostic(
+            "VCG466",
+            f"the port runs the model's code again for each batch: {self.reason}",
+            form.asked,
+            severity=Severity.INFO,
+            notes=(f"look at {tree.span(self.method.station.file, self.method.function.lineno)}",),
+        )
+
 
 class _Extractor:
     def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> None:
@@ -218,8 +241,8 @@ class _Extractor:
         #: An earlier port made the method.
         self.stands = len(self.methods) < len(way.stations)
         self.parsed: tuple[str, str] | None = None
-        if not self.stands:
-            self._find_runs()
+        if not self.stands and form.call is not None:
+            self._find_runs(form.call)
 
     def run(self) -> Extraction:
         if ENCODE_METHOD in self.names and not self.stands:
@@ -257,9 +280,9 @@ class _Extractor:
 
     # -- what a graph holds
 
-    def _find_runs(self) -> None:
+    def _find_runs(self, call: Call) -> None:
         """Give each method its runs; none where a method has no call that a graph holds, or uses parts of it."""
-        wanted = ast.unparse(ast.parse(self.form.call.python(), mode="eval"))
+        wanted = ast.unparse(ast.parse(call.python(), mode="eval"))
         found, first = [], None
         for method in self.methods:
             station, runs = method.station, []
@@ -352,10 +375,11 @@ class _Extractor:
 
     def _computed(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
         """A value that functions of Python compute of inputs, on the host, with these in the place of variables."""
-        if not all(isinstance(one, _HOST) for one in ast.walk(node)):
+        if not all(isinstance(one, _HOST) or _is_shape(one) for one in ast.walk(node)):
             return None
         called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+        own |= {one.id for one in _names([node]) if isinstance(one.ctx, ast.Store)}
         values: dict[str, ast.expr] = {}
         for name in {one.id for one in _names([node]) if one not in called and one.id not in own}:
             found = self._given(method, ast.Name(name, ast.Load()), seen)
@@ -466,6 +490,9 @@ class _Extractor:
         ]
         if values and _callee(values[0]) == "list":
             return ast.parse("list[int]", mode="eval").body
+        if values and isinstance(values[0], ast.ListComp):
+            pairs = isinstance(values[0].elt, ast.Tuple) and len(values[0].elt.elts) == 2
+            return ast.parse("list[tuple[int, int]]" if pairs else "list[int]", mode="eval").body
         if values and isinstance(values[0], ast.Subscript):
             return self._entry_type(method, values[0].slice)
         called = _callee(values[0]).removeprefix("self.") if values else ""
@@ -563,6 +590,10 @@ class _Regrouped(ast.NodeTransformer):
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
         return _flattened(node) or node
+
+
+def _is_shape(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
 
 
 def _regroups(node: ast.AST) -> bool:

@@ -18,7 +18,7 @@ _SCOPES = (ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def prove_extraction(
-    before: str, after: str, methods: frozenset[tuple[str, str]], last: str | None, path: str
+    before: str, after: str, methods: frozenset[tuple[str, str]], last: str | None, path: str, first: str | None = None
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before`: nothing, or VCG646.
 
@@ -26,6 +26,8 @@ def prove_extraction(
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self._encode_patches(e)`
     becomes the one expression that this method returns, with `e` in the place of its one parameter, before which
     nothing there has an effect.
+
+    `x, y = self.FIRST(z)` becomes the body of that method, which takes `z` and ends with `return x, y`.
 
     Then, in both texts, the value of a variable takes its place where one statement sets it and the next one alone
     reads it, before anything with an effect. Nothing else may read it, or nothing until the method returns. So an
@@ -36,8 +38,8 @@ def prove_extraction(
     old, new = _methods(before), _methods(after)
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        was = _whole(old, owner, name, last)
-        if was is None or _whole(new, owner, name, last) != was:
+        was = _whole(old, owner, name, last, first)
+        if was is None or _whole(new, owner, name, last, first) != was:
             line = getattr(new.get((owner, name)), "lineno", 1)
             found.append(
                 Diagnostic(
@@ -61,7 +63,9 @@ def _methods(text: str) -> dict[tuple[str, str], ast.FunctionDef]:
     }
 
 
-def _whole(methods: dict[tuple[str, str], ast.FunctionDef], owner: str, name: str, last: str | None) -> str | None:
+def _whole(
+    methods: dict[tuple[str, str], ast.FunctionDef], owner: str, name: str, last: str | None, first: str | None
+) -> str | None:
     """A method with all put back, as text; None where it is not there or that is not possible."""
     function = copy.deepcopy(methods.get((owner, name)))
     if function is None:
@@ -70,6 +74,8 @@ def _whole(methods: dict[tuple[str, str], ast.FunctionDef], owner: str, name: st
     call = end.value if isinstance(end, ast.Return) else None
     ends = isinstance(call, ast.Call) and ast.unparse(call.func) == f"self.{last}"
     if isinstance(call, ast.Call) and ends and not _append(function, call, methods.get((owner, last or ""))):
+        return None
+    if first is not None and not _prepend(function, first, methods.get((owner, first))):
         return None
     encode = _Encode(methods.get((owner, _ENCODE)))
     encode.visit(function)
@@ -102,6 +108,51 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
         return False
     function.body[-1:] = method.body
     return True
+
+
+def _prepend(function: ast.FunctionDef, first: str, method: ast.FunctionDef | None) -> bool:
+    """Put the body of `first` in the place of its call in a statement of a function; whether it means the same."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_own(node, first)]
+    places = [
+        (place, node, node.value)
+        for place, node in enumerate(function.body)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value in calls
+    ]
+    if not calls:
+        return True
+    if len(calls) != 1 or len(places) != 1 or method is None or method.decorator_list:
+        return False
+    [(place, statement, call)] = places
+    spec, end = method.args, method.body[-1]
+    given = ["self", *map(ast.unparse, call.args)]
+    further = [*spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg, *call.keywords]
+    returns = [node for node in ast.walk(method) if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)]
+    if any(further) or [one.arg for one in spec.args] != given or not isinstance(end, ast.Return) or returns != [end]:
+        return False
+    if [ast.unparse(target) for target in statement.targets] != [ast.unparse(end.value or ast.Constant(None))]:
+        return False
+    # The rest of the function reads only variables that the method gives, and the method only those that it takes.
+    rest = ast.FunctionDef(
+        function.name, function.args, [*function.body[:place], ast.Pass(), *function.body[place + 1 :]], [], None,
+        lineno=1,
+    )  # fmt: skip
+    kept = {node.id for node in ast.walk(statement.targets[0]) if isinstance(node, ast.Name)}
+    inside, outside = _locals(method), _locals(rest)
+    body = method.body[:-1]
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    mentioned = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
+    if (inside - set(given) - kept) & _mentioned(rest) or (mentioned & outside) - set(given) - kept:
+        return False
+    unset = [name for name in kept - set(given) if name in outside and not _is_set_first(body, name)]
+    if unset:
+        return False
+    function.body[place : place + 1] = body
+    return True
+
+
+def _is_own(node: ast.Call, name: str) -> bool:
+    return ast.unparse(node.func) == f"self.{name}"
 
 
 def _is_set_first(body: list[ast.stmt], name: str) -> bool:

@@ -51,6 +51,7 @@ from scaffold.descriptor.sections import (
     DataParallel,
     Eager,
     Explicit,
+    ExplicitRows,
     Forward,
     FramesInfo,
     Gates,
@@ -165,7 +166,7 @@ class Port(Record):
     uses: tuple[Use, ...] = attach(default=())
 
     #: Sections of some layouts.
-    explicit: Explicit | None = attach(default=None)
+    explicit: Explicit | ExplicitRows | None = attach(default=None)
     #: Whether whole images alone have graphs.
     whole: bool = attach(default=False)
 
@@ -589,6 +590,12 @@ class RowsPort(ReentryPort):
     )
     item: PatchItem = declare(Section(PatchItem), "what an item of h x w patches looks like")
     forward: RowsForward = declare(Section(RowsForward), "what is recorded")
+    explicit: ExplicitRows | None = declare(
+        Section(ExplicitRows), "a port in a tree that runs nothing twice; adapters do not read it", default=None
+    )
+
+    def without_paths(self) -> Self:
+        return self.replace(explicit=None)
 
     @property
     def units(self) -> str | None:

@@ -497,6 +497,42 @@ class Explicit(Record):
     single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
 
 
+class ExplicitRows(Record):
+    """A port in a tree that runs the model's code once: a graph holds the encoder's call, and eager code has methods
+    for what is in front of it and behind it. Names are those of the tower's variables that the call reads."""
+
+    before: str = declare(
+        Name("a method name"), "name for the statements in front of the encoder's call", examples=["prepare_layers"]
+    )
+    after: str = declare(
+        Name("a method name"),
+        "name for the model's statements after its tower's call",
+        examples=["_project_image_features"],
+    )
+    rows: Mapping[str, int] = declare(
+        Table(Integer(0, 3), "a variable", minimum=1),
+        "variables with an entry for each patch, and the axis of it; padded with zeros",
+        examples=[{"patch_embeds": 1}],
+    )
+    rotary: str | None = declare(
+        Name("a variable"), "variable with a pair of rotary embeddings for each patch, cosine and sine", default=None
+    )
+    offsets: str = declare(
+        Name("a variable"), "offsets of attention sequences; padded with their last value", examples=["cu_seqlens"]
+    )
+    longest: str = declare(
+        Name("a variable"),
+        "longest sequence, read on the host: a capture freezes all rows of the graph",
+        examples=["max_seqlen"],
+    )
+    lengths: str | None = declare(
+        Name("a variable"),
+        "lengths that FlashInfer's attention alone needs: None in a graph, and no graphs with FlashInfer",
+        default=None,
+        examples=["sequence_lengths"],
+    )
+
+
 class ChainForward(Record):
     """The model's calls of its encoders, one after the other, on whole images and on crops; or one call on each."""
 

@@ -62,3 +62,8 @@ class Plan:
         that. VCG466 among the notes says why.
         """
         return self.methods.mixin is not None
+
+    @property
+    def counts_units(self) -> bool:
+        """Whether the port says how many rows a graph gives of a unit."""
+        return self.extraction is not None and self.extraction.layers is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import CutView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
+from scaffold.plan.views import CutView, LayersView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
 from scaffold.render import render_template
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     mixin = _mixin(view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
     layout = "cut" if isinstance(view, CutView) else "units" if isinstance(view, UnitsView) else port.layout
-    source = render_template(f"{layout}/model.py.jinja", **names)
+    form = "explicit" if isinstance(view, LayersView) else "model"
+    source = render_template(f"{layout}/{form}.py.jinja", **names)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)
     if port.processor is not None:

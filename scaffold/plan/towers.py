@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
+from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
@@ -37,6 +38,7 @@ from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.cut import Way
+    from scaffold.cut.extract import Layers
     from scaffold.descriptor import AnyPort
     from scaffold.protocol import ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
@@ -79,13 +81,19 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(facts, checks_types=_checks_types(tree), in_tree=True)
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, Form, cut_edits, find_extraction
+        from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
 
         way = plan_way(port, tree, model)
         if port.explicit is not None:
             [entry] = {modality.entry for modality in port.modalities.values()}
-            form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
-            found = find_extraction(tree, family, way, form)
+            if isinstance(port.explicit, ExplicitRows):
+                form = Form(entry, None, port.explicit.after, port.span("explicit"))
+                found = find_layers(tree, family, way, form, port.explicit.before, not attention_leaves_rows(tree))
+                if isinstance(found, Extraction) and found.layers is not None:
+                    _check_arguments(port, port.explicit, found.layers)
+            else:
+                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
+                found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
                 facts = replace(facts, extraction=found, has_gate=gated)
@@ -129,6 +137,19 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     files = {path: tuple(items) for path, items in edits.items()}
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
+
+
+def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Layers) -> None:
+    """Raise VCG443 for a variable of `explicit` that the encoder's call does not read, and for one that it misses."""
+    read = {node.id for node in ast.walk(layers.encode) if isinstance(node, ast.Name)} & {*layers.made}
+    keys = ("rotary", "offsets", "longest", "lengths")
+    said = {name: f"rows.{name}" for name in explicit.rows} | {getattr(explicit, key): key for key in keys}
+    said.pop(None, None)
+    at = [(key, f"the encoder's call reads no `{name}`") for name, key in said.items() if name not in read]
+    at += [("before", f"the encoder's call reads `{name}`, which is no buffer") for name in sorted(read - said.keys())]
+    if at:
+        fix = f"name each of {', '.join(f'`{name}`' for name in sorted(read))} once, and no other"
+        raise DiagnosticError([Diagnostic("VCG443", text, port.span(f"explicit.{key}"), fix) for key, text in at])
 
 
 def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool:

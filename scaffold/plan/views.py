@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scaffold.cut import Extraction
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Node
-    from scaffold.descriptor.sections import CutModality, Explicit, Modality, Path, Sequences
+    from scaffold.descriptor.sections import CutModality, Explicit, ExplicitRows, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
@@ -46,6 +46,9 @@ _NO_GATHER = (
 
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
+
+#: The buffers of rotary embeddings, by vLLM's words.
+_ROTARY = "rotary_pos_emb"
 
 #: No code at all.
 _NONE = Code("")
@@ -324,6 +327,43 @@ class UnitsView(View):
     def reads_counts(self) -> bool:
         """Whether the code behind a replay needs the number of patches of each item."""
         return not self.single and "num_patches" in self.total + self.embeddings
+
+
+@dataclass(frozen=True)
+class LayersView(View):
+    """Rows whose layers are called once, on what a method of the tower prepares; the port runs no code twice."""
+
+    modalities: tuple[CutModality, ...]
+    embeds: str | None
+    batched: list[str]
+    pixels_key: str
+    #: The rows of an item, by the sides `h` and `w` of its pixels.
+    rows: Code
+    side_lets: Lets
+    rows_per_token: Code
+    item_shape: Code
+    item_lets: Lets
+    parsed: tuple[str, Code] | None
+    parsed_batch: Code
+    prepare: Code
+    whole: Code
+    made: Code
+    rotary: str | None
+    pair: Code
+    #: The buffers of rows, with what they are filled with.
+    rows_values: tuple[tuple[str, Code], ...]
+    offsets: str
+    longest: str
+    embeddings: Code
+
+    @property
+    def padding_logics(self) -> dict[str, str]:
+        return {self.offsets: "self._pad_cu_seqlens"}
+
+    @property
+    def is_batched(self) -> Code:
+        """Whether an input `key` has an entry for each item."""
+        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
 
 
 @dataclass(frozen=True)
@@ -933,9 +973,99 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     )
 
 
-def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsView:
+def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shared: dict[str, Any]) -> LayersView:
+    """The view of an explicit port of rows."""
+    assert extraction.layers is not None
+    layers = extraction.layers
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
+    names = Names.of(port)
+    [modality] = port.modalities.values()
+    sides = [
+        side.substitute({name: parse_expression("1")})
+        for side, name in zip(port.item.shape[-2:], ("h", "w"), strict=True)
+    ]
+    side_names, side_lets = names.localised(*sides)
+    merge = port.item.merge
+    least = [side.substitute({"h": merge, "w": merge}) for side in port.item.shape]
+    item_names, item_lets = names.localised(*least)
+    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary else []
+    values = {name: f"{name}{f'.movedim({axis}, 0)' if axis else ''}" for name, axis in explicit.rows.items()}
+    given = {
+        name: f"{buffers}[{pyrepr(name)}]{f'.movedim(0, {axis})' if axis else ''}"
+        for name, axis in explicit.rows.items()
+    }
+    given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
+    if explicit.rotary:
+        given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
+    if explicit.lengths:
+        given[explicit.lengths] = "None"
+    read = {explicit.rotary, explicit.offsets, *explicit.rows}
+    last = max(place for place, name in enumerate(layers.made) if name in read)
+    made = [name if name in read else "_" for name in layers.made[: last + 1]]
+    batch = {"batch_mm_kwargs": "mm_kwargs"}
+    axis = next(iter(explicit.rows.values()))
+    asked = f"{layers.backend} != AttentionBackendEnum.FLASHINFER" if explicit.lengths and layers.backend else None
+    parsed = extraction.parsed
+    return LayersView(
+        **shared | {"gate": _all_of(shared["gate"], Code(asked) if asked else None)},
+        modalities=(modality,),
+        embeds=port.embeds,
+        batched=list(port.batched),
+        buffer_keys=[*values, *pair, explicit.offsets],
+        budget_min=Code(str(_ROWS_BUDGET)),
+        budget_why=None,
+        budget_lets=(),
+        forward=Code(f"{_replaced(layers.encode, given)}{f'.movedim({axis}, 0)' if axis else ''}"),
+        pixels_key=modality.pixels,
+        rows=Code(" * ".join(f"({one} // {_one(side_names.code(s))})" for one, s in zip("hw", sides, strict=True))),
+        side_lets=side_lets,
+        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": merge})),
+        item_shape=_joined(map(item_names.code, least)),
+        item_lets=item_lets,
+        parsed=(parsed[0], Code(_replaced(parsed[1], batch))) if parsed else None,
+        parsed_batch=Code(parsed[1] if parsed else ""),
+        prepare=Code(_replaced(layers.prepare, batch)),
+        whole=Code(_replaced(layers.whole, batch)),
+        made=Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
+        rotary=explicit.rotary,
+        pair=Code(", ".join(pair)),
+        rows_values=tuple((name, Code(value)) for name, value in [*values.items(), *((one, one) for one in pair)]),
+        offsets=explicit.offsets,
+        longest=explicit.longest,
+        embeddings=Code(
+            f"self.{extraction.after}({', '.join([*extraction.arguments, 'features.split(num_patches)'])})"
+        ),
+    )
+
+
+def _one(code: Code) -> str:
+    """`1 * x` as `x`, in parentheses where it is more than a name."""
+    node = ast.parse(code, mode="eval").body
+    match node:
+        case ast.BinOp(left=ast.Constant(value=1), op=ast.Mult(), right=right):
+            node = right
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else f"({ast.unparse(node)})"
+
+
+def _replaced(code: str | ast.expr, values: Mapping[str, str]) -> str:
+    """Code with expressions in the place of variables."""
+    node = ast.parse(code if isinstance(code, str) else ast.unparse(code), mode="eval").body
+    return ast.unparse(_Put(values).visit(node))
+
+
+class _Put(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.parse(self.values[node.id], mode="eval").body if node.id in self.values else node
+
+
+def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsView | LayersView:
     names = Names.of(port)
     shared = _shared(port, profile, facts)
+    if port.explicit is not None and facts.extraction is not None:
+        return _layers(port, port.explicit, facts.extraction, shared)
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},

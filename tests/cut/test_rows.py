@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import changed_ports
 import pytest
-from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
 from proven import assert_right
 
@@ -36,6 +36,11 @@ WAYS = {
     },
     "llava_onevision2": {"_process_image_input": 0, "LlavaOnevision2VisionTower.forward": 1},
 }
+
+
+def port_of(model: str, changes: dict[str, Any] | None = None) -> Any:
+    """A port that runs the model's code again; `test_explicit_rows.py` has those that do not."""
+    return changed_ports.port_of(model, {**(changes or {}), "explicit": None})
 
 
 def recipe(model: str) -> str | None:

@@ -1,0 +1,156 @@
+"""Explicit ports of rows: the form, what is refused, the proof that puts statements back, and the numbers."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from changed_ports import port_of
+
+from scaffold.cut import prove_extraction
+from scaffold.diagnostics import DiagnosticError
+from scaffold.workflow import prepare_port, prove_numerics
+
+pytestmark = pytest.mark.trees
+
+RELEASE = "0.33.0"
+MODEL = "vllm/model_executor/models/mistral3.py"
+PIXTRAL = "vllm/model_executor/models/pixtral.py"
+LOOK = "attention = self.transformer.layers[0].attention.attn"
+FOREIGN = ("encode=", "Mixin", "except", "inspect", "pytree", "mock", "__dict__", "vars(")
+
+
+def text_of(prepared: Any, path: str) -> str:
+    [change] = [change for change in prepared.changed if change.path == path]
+    return (change.after or b"").decode()
+
+
+def test_a_port_has_no_mixin_and_no_second_way_through_the_model(release_tree: Any) -> None:
+    prepared = prepare_port(port_of("mistral3"), release_tree(RELEASE))
+    package = [change for change in prepared.changed if change.path.startswith("vllm/")]
+    assert {change.path for change in package} == {MODEL, PIXTRAL}
+    added = "\n".join(
+        line
+        for change in package
+        for line in (change.after or b"").decode().splitlines()
+        if line not in (change.before or b"").decode().splitlines()
+    )
+    assert [word for word in FOREIGN if word in added] == []
+    assert added.count("\n") < 220
+
+
+def test_eager_code_and_a_port_call_the_same_methods(release_tree: Any) -> None:
+    prepared = prepare_port(port_of("mistral3"), release_tree(RELEASE))
+    assert text_of(prepared, PIXTRAL).count("self.prepare_layers(pixel_values)") == 1
+    assert text_of(prepared, MODEL).count("self.vision_tower.prepare_layers(") == 1
+    assert text_of(prepared, MODEL).count("self._project_image_features(") == 2
+
+
+def test_a_second_run_finds_nothing_to_do(release_tree: Any, ported: Any) -> None:
+    port = port_of("mistral3")
+    tree = ported(port, prepare_port(port, release_tree(RELEASE)))
+    # Twice, since planning changes no tree that it reads.
+    assert [prepare_port(port, tree).changed, prepare_port(port, tree).changed] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"explicit.offsets": "offsets"}, "reads no `offsets`"),
+        ({"explicit.rotary": None}, "reads `position_embedding`, which is no buffer"),
+    ],
+)
+def test_a_variable_that_the_call_does_not_read_is_refused(
+    changes: dict[str, Any], says: str, release_tree: Any
+) -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port_of("mistral3", changes), release_tree(RELEASE))
+    assert {problem.code for problem in caught.value.diagnostics} == {"VCG443"}
+    assert any(says in problem.message for problem in caught.value.diagnostics)
+
+
+def test_items_whose_sides_tell_no_patches_are_refused() -> None:
+    with pytest.raises(DiagnosticError) as caught:
+        port_of("mistral3", {"item.shape": ["h * w", "3 * p**2"]})
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG349"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "return torch.split(out.squeeze(0), embed_sizes)",
+            "return torch.split(out.squeeze(0) * 2, embed_sizes)",
+            "changes what it gets",
+        ),
+        (LOOK, f"if select_layers:\n            return ()\n        {LOOK}", "may leave"),
+        ("embed_sizes = [p.shape[-2]", "embed_sizes = select_layers or [p.shape[-2]", "does not hand over"),
+    ],
+)
+def test_code_of_another_form_is_run_again(old: str, new: str, says: str, release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    text = tree.read(PIXTRAL)
+    # The tower of Mistral 3 is the last one of the file.
+    above, found, below = text.rpartition(old)
+    assert found
+    prepared = prepare_port(port_of("mistral3"), tree.with_files({PIXTRAL: f"{above}{new}{below}".encode()}))
+    [note] = [note for note in prepared.notes if note.code == "VCG466"]
+    assert says in note.message
+    assert "EncoderRowsMixin" in text_of(prepared, MODEL)
+
+
+def test_a_release_that_leaves_rows_unwritten_gets_a_mixin(release_tree: Any) -> None:
+    prepared = prepare_port(port_of("mistral3"), release_tree("0.30.0"))
+    assert [note.code for note in prepared.notes if note.code == "VCG466"] == ["VCG466"]
+
+
+WHOLE = """
+class M:
+    def m(self, x, y=None):
+        a = x + 1
+        b = [a, x]
+        c = self.f(a, b, y)
+        return c, b
+"""
+SPLIT = """
+class M:
+    def before(self, x):
+        a = x + 1
+        b = [a, x]
+        return a, b
+
+    def m(self, x, y=None):
+        a, b = self.before(x)
+        c = self.f(a, b, y)
+        return c, b
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("", "", True),
+        ("b = [a, x]\n        return a, b", "b = [a]\n        return a, b", False),
+        ("return a, b", "return b, a", False),
+        ("a, b = self.before(x)", "b, a = self.before(x)", False),
+        ("self.before(x)", "self.before(y)", False),
+        ("a = x + 1", "a = x + 1\n        if a:\n            return a, a", False),
+        ("return a, b", "return a", False),
+        ("b = [a, x]\n        return a, b", "b = [a, y]\n        return a, b", False),
+        ("    def before", "    @cache\n    def before", False),
+        ("def before(self, x)", "def before(self, x, *, z=1)", False),
+        ("def before", "def behind", False),
+        ("c = self.f(a, b, y)", "c = self.f(a, b, self.before(x))", False),
+    ],
+)
+def test_the_statements_in_front_are_put_back(old: str, new: str, same: bool) -> None:
+    split = SPLIT.replace(old, new) if old else SPLIT
+    ast.parse(split)
+    assert (prove_extraction(WHOLE, split, frozenset({("M", "m")}), None, "m.py", "before") == ()) is same
+
+
+@pytest.mark.slow
+def test_the_numbers_are_those_of_the_pristine_tree(release_tree: Any) -> None:
+    [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), tails=("fa2",))
+    assert [check for check in report.checks if not check.passed] == []
