@@ -823,19 +823,20 @@ def items_can_be_made(context: Context, port: RowsPort) -> Problems:
     if port.item is None:
         return
     yield from _one_modality(context, "rows serve one modality: an item of h x w patches is made for it")
-    forward = port.forward
-    several = forward is not None and (forward.loop or forward.per_item or forward.several)
-    others = (port.item.values, port.item.zeros, port.item.mask, port.item.tokens, several)
     sides = [
         {node.name for node in walk(side.root) if isinstance(node, Name)} & {"h", "w"} if side else set()
         for side in port.item.shape or ()
     ]
-    if port.explicit is not None and (any(others) or sides[-2:] != [{"h"}, {"w"}]):
+    others = {f"item.{key}": getattr(port.item, key) for key in ("values", "zeros", "mask", "tokens")}
+    if port.forward is not None:
+        others |= {f"forward.{key}": getattr(port.forward, key) for key in ("loop", "per_item", "several")}
+    others["item.shape"] = sides[-2:] != [{"h"}, {"w"}]
+    for key in [key for key, value in others.items() if value and port.explicit is not None]:
         yield context.at_key(
             "VCG349",
             "an explicit port of rows calls its encoder once, on images alone whose sides tell their patches",
-            "explicit",
-            "delete this section: the port then runs the model's own code",
+            key,
+            "delete `explicit`: the port then runs the model's own code",
         )
     names = [
         node.name
