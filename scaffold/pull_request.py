@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.changes import FileChange, line_opcodes
-from scaffold.descriptor import EDITOR_LINE
+from scaffold.descriptor import EDITOR_LINE, RowsPort
 from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.descriptor.sections import Explicit
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
@@ -408,6 +408,10 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     yield f"- Layout `{port.layout}`; protocol generation `{change.plan.profile.generation.name}`, read from this tree."
     if isinstance(port.explicit, Explicit) and change.plan.extraction is not None:
         yield from _extracted(port.explicit, change.plan.extraction)
+    elif isinstance(port, RowsPort) and port.explicit is not None and change.plan.extraction is not None:
+        before, after = port.explicit.before, port.explicit.after
+        yield f"- The graph holds the call of `{port.encoder}`. `{before}` is what stands in front of it."
+        yield f"- `{after}` is the statements behind the tower, moved as they were. Eager code calls both."
     else:
         yield from (f"- {sentence}" for sentence in change.plan.port.holds)
     if isinstance(view, PackedView):
