@@ -301,6 +301,18 @@ def test_everything_that_is_kept_lies_in_the_one_cache(
     assert str(tmp_path / "cache" / "lab-bytecode") in told
 
 
+def test_compiled_functions_of_a_tree_are_not_kept_in_it(
+    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Numba keeps them beside their source: a release of the cache would not be what was unpacked (VCG407)."""
+    source = tmp_path / "compiled.py"
+    source.write_text("import numba\n@numba.njit(cache=True)\ndef plus(x):\n    return x + 1\n", "utf-8")
+    run = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import compiled; compiled.plus(1)"
+    child(monkeypatch, f"{run}; ask(); say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)")
+    check_numerics(request_for)
+    assert not [*tmp_path.rglob("*.nbi")]
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

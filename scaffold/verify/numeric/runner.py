@@ -355,6 +355,8 @@ class _Child:
         environment.update(_KEEP_MEMORY)
         # Else transformers would take the remote code of an earlier run if its time and size are the same.
         environment["HF_MODULES_CACHE"] = str(directory / "remote-code")
+        # Else numba writes what it compiled beside its source (Inkling), and the release in the cache is a changed one.
+        environment["NUMBA_CACHE_DIR"] = str(directory / "numba")
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 self.command,
