@@ -40,8 +40,9 @@ _TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patch
 #: Functions that compute sizes on the host, and the other nodes of such an expression.
 _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
-         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context, ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp,
-         ast.unaryop)  # fmt: skip
+         ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
+#: Further nodes of an expression around an encoder of rows: sizes of each item, one by one.
+_HOST_OF_ROWS = (ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp, ast.unaryop)
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
@@ -375,7 +376,8 @@ class _Extractor:
 
     def _computed(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
         """A value that functions of Python compute of inputs, on the host, with these in the place of variables."""
-        if not all(isinstance(one, _HOST) or _is_shape(one) for one in ast.walk(node)):
+        nodes = _HOST if self.form.call is not None else (*_HOST, *_HOST_OF_ROWS)
+        if not all(isinstance(one, nodes) or _is_shape(one) for one in ast.walk(node)):
             return None
         called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}

@@ -87,7 +87,8 @@ def test_a_second_run_finds_nothing_to_do(release_tree: Any, copied_tree: Any) -
 
 def test_a_subclass_in_another_file_is_named(release_tree: Any) -> None:
     port = prepare_port(port_of("mistral3"), release_tree(RELEASE))
-    assert ["LightOnOCRForConditionalGeneration" in note.message for note in port.notes] == [True]
+    messages = [note.message for note in port.notes if note.code != "VCG466"]
+    assert ["LightOnOCRForConditionalGeneration" in message for message in messages] == [True]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_the_port_is_the_one_written_by_hand(architecture, drafted, release_tree
     path, other_words = BY_HAND[architecture]
     tree = release_tree(RELEASE)
     by_hand = load_descriptor_text((ROOT / path).read_text("utf-8"), path)
+    by_hand = by_hand.replace(explicit=None)  # no draft of rows has one
     drafts, hands = (
         {
             change.path: [line for line in (change.after or b"").decode().splitlines() if not _has(line, other_words)]
