@@ -114,7 +114,7 @@ def draft_watched_rows(subject: Subject, recording: Recording, sheet: Sheet) -> 
     """
     modality = next((name for name in _MODALITIES if recording.of(name)), _MODALITIES[0])
     batches = recording.of(modality)
-    encoders = list(_encoders(recording, batches))
+    encoders = list(_encoders(recording, batches)) if batches else []
     if not encoders:
         return None
     encoder, *more = encoders

@@ -108,6 +108,13 @@ def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None
     assert "the encoder `vision_tower.encoder` is called once for 2 images (vllm/" in problem.message
 
 
+def test_a_run_on_no_images_gives_no_draft(record: Record, release_tree: Any) -> None:
+    """Diffusion Gemma of 0.28: no inputs could be made."""
+    with pytest.raises(DiagnosticError) as caught:
+        draft_recorded(release_tree("0.33.0"), KIMI, replace(record(KIMI), batches=()))
+    assert {problem.code for problem in caught.value.diagnostics} == {"VCG483"}
+
+
 def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any) -> None:
     """Batches whose units do not all enter the call rule it out; a single one may hold what the model leaves out."""
 
