@@ -147,10 +147,12 @@ RECIPE = LightOnOCR()
 
 
 @pytest.mark.lab
-def test_a_subclass_inherits_a_right_port(release_tree: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "make"), [(RELEASE, port_of), ("0.33.0", changed_ports.port_of)])
+def test_a_subclass_inherits_a_right_port(release: str, make: Any, release_tree: Any, tmp_path: Path) -> None:
+    """One that re-enters, and an explicit one."""
     file = tmp_path / "lightonocr.py"
     file.write_text(LIGHTON)
-    [report] = prove_numerics(port_of("mistral3"), release_tree(RELEASE), recipe=str(file))
+    [report] = prove_numerics(make("mistral3"), release_tree(release), recipe=str(file))
     assert_right(report, 31)
     assert [check.name for check in report.checks if check.name.startswith("precomputed")]
 

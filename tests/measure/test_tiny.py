@@ -52,9 +52,9 @@ MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})
 #: Scripts that measure ports of a tree. The first one makes these ports.
 PORTED = (
     Part(
-        "cut", "cut_gpu.py", (), ("--ports", "{work}/ports", "--models", "llava,deepseek_vl2"),
+        "cut", "cut_gpu.py", (), ("--ports", "{work}/ports", "--models", "deepseek_vl2"),
         MANAGERS | {"call", "limit_ms", "ours_error", "alone_error"},
-        first=("--generate", "{work}/ports", "--models", "llava,deepseek_vl2"),
+        first=("--generate", "{work}/ports", "--models", "deepseek_vl2"),
     ),
     Part(
         "explicit", "stream_gpu.py", (),
@@ -74,9 +74,9 @@ def test_benchmarks_of_ports_run_to_their_end(release_tree, tmp_path):
         assert status == 0, told
         rows[part.name] = json.loads((tmp_path / f"{part.name}_cpu.json").read_text("utf-8"))["rows"]
         assert all(part.keys <= row.keys() for row in rows[part.name])
-    whole = [row for row in rows["cut"] if row["model"] == "deepseek_vl2"]
-    assert whole
-    assert all(row["whole_vllm_error"] < 1e-3 and row["replays"] for row in whole)
+    errors = ("vllm_error", "ours_error", "whole_vllm_error", "whole_ours_error")
+    assert all(row[key] < 1e-3 for row in rows["cut"] for key in errors)
+    assert any(row["replays"] for row in rows["cut"])  # the largest calls fit no graph
     assert rows["explicit"]
 
 
