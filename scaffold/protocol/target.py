@@ -99,7 +99,8 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
         label,
         _tree_release(root),
         read_only=not os.access(root, os.W_OK),
-        installed=_is_package_alone(root),
+        # Other packages may have a folder `tests` or `docs` here, and not every installer leaves metadata.
+        installed=_is_wheel(root) or not all((root / folder).is_dir() for folder in ("tests", "docs", "examples")),
     )
 
 
@@ -287,5 +288,6 @@ def _installed_tree() -> SourceTree:
         str(root),
         release or _tree_release(root),
         read_only=not os.access(root / "vllm", os.W_OK),
-        installed=_is_package_alone(root),
+        # Other packages may have a folder `tests` or `docs` here, and not every installer leaves metadata.
+        installed=_is_wheel(root) or not all((root / folder).is_dir() for folder in ("tests", "docs", "examples")),
     )
