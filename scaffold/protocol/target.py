@@ -99,8 +99,7 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
         label,
         _tree_release(root),
         read_only=not os.access(root, os.W_OK),
-        # Other packages may have a folder `tests` or `docs` here, and not every installer leaves metadata.
-        installed=_is_wheel(root) or not all((root / folder).is_dir() for folder in ("tests", "docs", "examples")),
+        installed=_is_package_alone(root),
     )
 
 
