@@ -8,8 +8,8 @@ from measured import Page, bullets, document, load, table
 
 #: Names in the record, each with its present one.
 FORMER = {
-    "vitcg-scaffold protocol ": "vitcg-scaffold inspect ",
-    "vitcg-scaffold tower ": "vitcg-scaffold inspect ",
+    "-scaffold protocol ": "-scaffold inspect ",
+    "-scaffold tower ": "-scaffold inspect ",
     "`tower`": "`inspect`",
     " --no-verify": " --static",
 }

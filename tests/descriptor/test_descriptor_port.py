@@ -63,7 +63,7 @@ def test_a_layout_has_the_sections_that_its_templates_read() -> None:
     shared = {"schema", "model", "layout", "modalities", "let", "processor", "gates", "output", "integration", "verify"}
     assert shared == Port.by_key.keys()
     assert CutPort.by_key.keys() - shared == {"fields", "item", "pixels", "forward", "explicit"}
-    assert RowsPort.by_key.keys() - shared == {"fields", "item", "forward"}
+    assert RowsPort.by_key.keys() - shared == {"fields", "item", "forward", "explicit"}
     shared.add("sizes")
     assert shared == SizedPort.by_key.keys()
     assert TilesPort.by_key.keys() - shared == {"item", "pixels", "capture", "budget", "forward", "data_parallel"}
