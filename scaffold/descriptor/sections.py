@@ -514,8 +514,10 @@ class ExplicitRows(Record):
         "variables with an entry for each patch, and the axis of it; padded with zeros",
         examples=[{"patch_embeds": 1}],
     )
-    rotary: str | None = declare(
-        Name("a variable"), "variable with a pair of rotary embeddings for each patch, cosine and sine", default=None
+    rotary: str = declare(
+        Name("a variable"),
+        "variable with a pair of rotary embeddings for each patch, cosine and sine",
+        examples=["position_embedding"],
     )
     offsets: str = declare(
         Name("a variable"), "offsets of attention sequences; padded with their last value", examples=["cu_seqlens"]
@@ -525,10 +527,9 @@ class ExplicitRows(Record):
         "longest sequence, read on the host: a capture freezes all rows of the graph",
         examples=["max_seqlen"],
     )
-    lengths: str | None = declare(
+    lengths: str = declare(
         Name("a variable"),
         "lengths that FlashInfer's attention alone needs: None in a graph, and no graphs with FlashInfer",
-        default=None,
         examples=["sequence_lengths"],
     )
 

@@ -144,7 +144,6 @@ def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Layers) 
     read = {node.id for node in ast.walk(layers.encode) if isinstance(node, ast.Name)} & {*layers.made}
     keys = ("rotary", "offsets", "longest", "lengths")
     said = {name: f"rows.{name}" for name in explicit.rows} | {getattr(explicit, key): key for key in keys}
-    said.pop(None, None)
     at = [(key, f"the encoder's call reads no `{name}`") for name, key in said.items() if name not in read]
     at += [("before", f"the encoder's call reads `{name}`, which is no buffer") for name in sorted(read - said.keys())]
     if at:

@@ -348,7 +348,7 @@ class LayersView(View):
     prepare: Code
     whole: Code
     made: Code
-    rotary: str | None
+    rotary: str
     pair: Code
     #: The buffers of rows, with what they are filled with.
     rows_values: tuple[tuple[str, Code], ...]
@@ -988,23 +988,21 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     merge = port.item.merge
     least = [side.substitute({"h": merge, "w": merge}) for side in port.item.shape]
     item_names, item_lets = names.localised(*least)
-    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary else []
+    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")]
     values = {name: f"{name}{f'.movedim({axis}, 0)' if axis else ''}" for name, axis in explicit.rows.items()}
     given = {
         name: f"{buffers}[{pyrepr(name)}]{f'.movedim(0, {axis})' if axis else ''}"
         for name, axis in explicit.rows.items()
     }
     given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
-    if explicit.rotary:
-        given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
-    if explicit.lengths:
-        given[explicit.lengths] = "None"
+    given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
+    given[explicit.lengths] = "None"
     read = {explicit.rotary, explicit.offsets, *explicit.rows}
     last = max(place for place, name in enumerate(layers.made) if name in read)
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    asked = f"{layers.backend} != AttentionBackendEnum.FLASHINFER" if explicit.lengths and layers.backend else None
+    asked = f"{layers.backend} != AttentionBackendEnum.FLASHINFER" if layers.backend else None
     parsed = extraction.parsed
     return LayersView(
         **shared | {"gate": _all_of(shared["gate"], Code(asked) if asked else None)},
@@ -1040,10 +1038,7 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
 
 def _one(code: Code) -> str:
     """`1 * x` as `x`, in parentheses where it is more than a name."""
-    node = ast.parse(code, mode="eval").body
-    match node:
-        case ast.BinOp(left=ast.Constant(value=1), op=ast.Mult(), right=right):
-            node = right
+    node = ast.parse(code.removeprefix("1 * "), mode="eval").body
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else f"({ast.unparse(node)})"
 
 

@@ -47,6 +47,11 @@ def test_eager_code_and_a_port_call_the_same_methods(release_tree: Any) -> None:
     assert text_of(prepared, MODEL).count("self._project_image_features(") == 2
 
 
+def test_only_units_are_counted(release_tree: Any) -> None:
+    rows, units = (prepare_port(port_of(name), release_tree(RELEASE)).plan for name in ("mistral3", "llava_next"))
+    assert (rows.counts_units, units.counts_units, rows.reenters) == (False, True, False)
+
+
 def test_a_second_run_finds_nothing_to_do(release_tree: Any, ported: Any) -> None:
     port = port_of("mistral3")
     tree = ported(port, prepare_port(port, release_tree(RELEASE)))
@@ -58,7 +63,7 @@ def test_a_second_run_finds_nothing_to_do(release_tree: Any, ported: Any) -> Non
     ("changes", "says"),
     [
         ({"explicit.offsets": "offsets"}, "reads no `offsets`"),
-        ({"explicit.rotary": None}, "reads `position_embedding`, which is no buffer"),
+        ({"explicit.rotary": "rotary"}, "reads `position_embedding`, which is no buffer"),
     ],
 )
 def test_a_variable_that_the_call_does_not_read_is_refused(
