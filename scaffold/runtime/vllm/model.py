@@ -39,6 +39,8 @@ from scaffold.runtime.vllm.tables import MOST_BYTES, KeptTables
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
+#: The output of a port without an eager forward: the model's own code makes the results of such a batch.
+_NO_EAGER_FORWARD = torch.empty(0)
 #: Integer tensors up to this size describe sizes (grids, counts) and are part of a call's signature.
 SIZE_NUMEL = 4096
 #: A kind of inputs. The facts of its first call hold for the others.
@@ -548,7 +550,7 @@ class VllmAdapter:
         with self._without_nested_sharding(), self.tables:
             output = self.model.encoder_eager_forward(inputs, **keywords)
         # DeepSeek-VL2 (0.33) inherits the protocol's empty method.
-        return torch.empty(0) if output is None else output
+        return _NO_EAGER_FORWARD if output is None else output
 
     @contextmanager
     def _without_nested_sharding(self) -> Iterator[None]:
@@ -585,9 +587,7 @@ class VllmAdapter:
         if self.plain_post:
             scatter_rows(outputs["default"], indices, items, results)
             return
-        if any(not len(outputs[path]) for path in eager):
-            # Without a graph, the model's own code makes the results: a port that cuts the encoder out, or has no
-            # eager forward.
+        if any(outputs[path] is _NO_EAGER_FORWARD for path in eager):
             results.update(zip(indices, self.embed(inputs), strict=True))
             return
         tokens = [item.tokens for item in items]
@@ -606,6 +606,9 @@ class VllmAdapter:
                 batch_mm_kwargs=inputs,
                 local_output=outputs.get("local"),
             )
+        elif eager and not len(outputs["default"]):
+            # A port that cuts the encoder out: without a graph, the model's own code makes the results.
+            results.update(zip(indices, self.embed(inputs), strict=True))
         elif eager:
             scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
         else:
