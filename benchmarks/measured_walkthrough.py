@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from measured import Page, bullets, document, load, table
 
-#: Names in the record, each with its present one.
-FORMER = {
-    "-scaffold protocol ": "-scaffold inspect ",
-    "-scaffold tower ": "-scaffold inspect ",
-    "`tower`": "`inspect`",
-    " --no-verify": " --static",
-}
+from scaffold.cli.app import FORMER
 
 
 def pages() -> list[Page]:
@@ -53,9 +48,10 @@ def steps(walk: dict[str, Any]) -> list[str]:
 
 def renamed(command: str) -> str:
     """A command of the record by its present name."""
-    for former, present in FORMER.items():
-        command = command.replace(former, present)
-    return command
+    for former, words in FORMER.items():
+        for mark in ("vitcg-scaffold ", "`"):
+            command = re.sub(rf"{mark}{former}\b", f"{mark}{' '.join(words)}", command)
+    return command.replace(" --no-verify", " --static")
 
 
 def minutes(walk: dict[str, Any]) -> str:

@@ -107,8 +107,10 @@ class RuleResult:
 # -- what was changed --------------------------------------------------------------------------------------------------
 
 
-def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> PortChange:
+def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: SourceTree | None) -> PortChange:
     """The changes that `port` made in `tree`, against `base` or what the last `new` of this model found there.
+
+    `prepared` is the port planned for `tree`, in the place of an earlier one.
 
     Raises `DiagnosticError`: VCG511 when the port is not in the tree, or is not what the tool generates today; VCG512
     when nothing says what the tree held before.
@@ -116,7 +118,6 @@ def find_change(port: AnyPort, tree: SourceTree, base: SourceTree | None) -> Por
     from scaffold.publish import published_changes
     from scaffold.workflow import prepare_port
 
-    prepared = prepare_port(port, tree, replace=True)
     if prepared.changed:
         paths = ", ".join(change.path for change in prepared.changed)
         words = ["new", port.reference, "--vllm", tree.label, *(["--reenter"] if prepared.plan.reenters else [])]

@@ -55,19 +55,17 @@ def command(
     of its code.
     """
     from scaffold.cli.bench import read_benchmark
-    from scaffold.plan import plan_changes
-    from scaffold.protocol import read_protocol
     from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title
-    from scaffold.workflow import load_port
+    from scaffold.workflow import load_port, prepare_port
 
     port = load_port(descriptor)
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
-    if port.reenters and not reenter:
-        plan = plan_changes(port, tree, read_protocol(tree), replace=True)
-        refuse_reentry(port, plan, descriptor, target_words(vllm, None))
+    prepared = prepare_port(port, tree, replace=True)
+    if not reenter:
+        refuse_reentry(port, prepared.plan, descriptor, target_words(vllm, None))
     measured = None if benchmark is None else read_benchmark(benchmark)
-    change = find_change(port, tree, before)
+    change = find_change(port, prepared, tree, before)
     proof = find_proof(change, port)
     text = lines_of(
         describe_change(

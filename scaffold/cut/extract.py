@@ -41,8 +41,6 @@ _TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patch
 _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
          ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
-#: Further nodes of an expression around an encoder of rows: sizes of each item, one by one.
-_HOST_OF_ROWS = (ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp, ast.unaryop)
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
@@ -374,10 +372,13 @@ class _Extractor:
         text = ast.unparse(node)
         return f"{found}{text.removeprefix(ast.unparse(owner))}" if found is not None else None
 
+    def _is_host(self, node: ast.AST) -> bool:
+        """Whether a part of an expression reads no data of a tensor."""
+        return isinstance(node, _HOST)
+
     def _computed(self, method: _Method, node: ast.expr, seen: frozenset[tuple[str, str]]) -> str | None:
         """A value that functions of Python compute of inputs, on the host, with these in the place of variables."""
-        nodes = _HOST if self.form.call is not None else (*_HOST, *_HOST_OF_ROWS)
-        if not all(isinstance(one, nodes) or _is_shape(one) for one in ast.walk(node)):
+        if not all(self._is_host(one) for one in ast.walk(node)):
             return None
         called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
@@ -592,10 +593,6 @@ class _Regrouped(ast.NodeTransformer):
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
         return _flattened(node) or node
-
-
-def _is_shape(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "shape"
 
 
 def _regroups(node: ast.AST) -> bool:

@@ -39,6 +39,10 @@ def find_layers(
         return misfit.note(tree, form)
 
 
+#: Further parts of an expression that computes sizes, of each item one by one.
+_HOST_OF_ITEMS = (ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp, ast.unaryop)
+
+
 class _LayersExtractor(_Extractor):
     def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form, before: str) -> None:
         super().__init__(tree, family, way, form)
@@ -87,6 +91,10 @@ class _LayersExtractor(_Extractor):
         prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
         layers = Layers(self.before, prepare, made, filled, whole, self._backend(path))
         return replace(extraction, layers=layers)
+
+    def _is_host(self, node: ast.AST) -> bool:
+        shape = isinstance(node, ast.Attribute) and node.attr == "shape"
+        return shape or isinstance(node, _HOST_OF_ITEMS) or super()._is_host(node)
 
     def _features_type(self, method: _Method) -> str:
         returns = self.methods[-1].function.returns

@@ -818,11 +818,10 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
                 )
 
 
-def items_can_be_made(context: Context, port: RowsPort) -> Problems:
-    """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
-    if port.item is None:
+def _explicit_rows(context: Context, port: RowsPort) -> Problems:
+    """Refuse keys that an explicit port of rows has no code for."""
+    if port.explicit is None:
         return
-    yield from _one_modality(context, "rows serve one modality: an item of h x w patches is made for it")
     sides = [
         {node.name for node in walk(side.root) if isinstance(node, Name)} & {"h", "w"} if side else set()
         for side in port.item.shape or ()
@@ -831,13 +830,21 @@ def items_can_be_made(context: Context, port: RowsPort) -> Problems:
     if port.forward is not None:
         others |= {f"forward.{key}": getattr(port.forward, key) for key in ("loop", "per_item", "several")}
     others["item.shape"] = sides[-2:] != [{"h"}, {"w"}]
-    for key in [key for key, value in others.items() if value and port.explicit is not None]:
+    for key in [key for key, value in others.items() if value]:
         yield context.at_key(
             "VCG349",
             "an explicit port of rows calls its encoder once, on images alone whose sides tell their patches",
             key,
-            "delete `explicit`: the port then runs the model's own code",
+            "delete `explicit` from the descriptor, which then is for the plugin's adapter alone",
         )
+
+
+def items_can_be_made(context: Context, port: RowsPort) -> Problems:
+    """An item of h x w patches has pixels for each of them, and entries in the inputs beside them: VCG340 to VCG345."""
+    if port.item is None:
+        return
+    yield from _one_modality(context, "rows serve one modality: an item of h x w patches is made for it")
+    yield from _explicit_rows(context, port)
     names = [
         node.name
         for side in port.item.shape or ()

@@ -101,7 +101,7 @@ def _runs_again(port: AnyPort) -> Diagnostic:
     if port.explicit is not None:
         reason = "before 0.27 an item has no number of tokens of its own, by which explicit ports count units"
     elif "explicit" in type(port).by_key:
-        reason = "the descriptor has no section `explicit`, which `init` drafts where the model's code has the form"
+        reason = "the descriptor has no section `explicit`, which needs code of that form"
     else:
         reason = f"the layout `{port.layout}` has no other form"
     return Diagnostic(

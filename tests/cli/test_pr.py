@@ -157,7 +157,9 @@ def test_the_text_has_the_notes_of_new(name, code, release_tree):
     prepared = prepare_port(port, tree, replace=True)
     ported = tree.with_files({change.path: change.after for change in prepared.changed})
 
-    text = describe_change(find_change(port, ported, tree), port, proof=ProofOnRecord((), ()))
+    text = describe_change(
+        find_change(port, prepare_port(port, ported, replace=True), ported, tree), port, proof=ProofOnRecord((), ())
+    )
 
     told = text.splitlines()
     notes = [note for note in prepared.notes if note.code == code]

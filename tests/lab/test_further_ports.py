@@ -49,7 +49,7 @@ CELLS = [
 @pytest.mark.parametrize(("name", "minor"), CELLS)
 def test_generated_port_equals_the_pristine_tree(release_tree: Any, name: str, minor: int) -> None:
     port, model = load_port(name), MODELS[name]
-    # What is right with FA3 is right with FA2: its tiles only add zero times the rows behind a sequence.
+    # The cells of the support matrix run all kernels.
     requests = numeric_requests(port, release_tree(f"0.{minor}.0"), tails=("fa3",))
     if name == "mllama4":
         # The model has a switch, but the forward does not pass it: nothing is there to shard twice.

@@ -357,6 +357,30 @@ def test_without_clocks_nothing_is_timed_and_nothing_comes_later():
     assert Options(start_steps=16).without_clocks(8).start_steps == 16
 
 
+@pytest.mark.parametrize(("own", "trials"), [(True, Options().trials), (False, 0)])
+def test_no_trial_times_a_model_without_an_eager_forward(own, trials):
+    """Its own code makes such results behind the clock: eager would seem to take no time, and win."""
+
+    class SupportsEncoderCudaGraph:
+        def encoder_eager_forward(self):
+            """Empty, as the protocol's."""
+
+    class Model(SupportsEncoderCudaGraph):
+        if own:
+
+            def encoder_eager_forward(self):
+                return 1
+
+    manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
+    manager.model, manager.settings = Model(), Settings()
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(encoder_cudagraph_token_budgets=[]),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+    )
+    options = manager._choose_options(config)
+    assert (options.trials, options.calibration_ms > 0) == (trials, own)
+
+
 def test_a_broken_variable_is_refused(monkeypatch):
     monkeypatch.setenv(VARIABLE, "{")
     with pytest.raises(ValueError, match="not JSON"):

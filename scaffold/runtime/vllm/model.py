@@ -282,12 +282,7 @@ class VllmAdapter:
 
     def _has_plain_post(self) -> bool:
         """Whether the model's post-processing is the protocol's own, which cuts the rows into items."""
-        from vllm.model_executor.models.interfaces import SupportsEncoderCudaGraph
-
-        if "postprocess_encoder_output" in getattr(self.model, "__dict__", {}):
-            return False
-        hook = getattr(type(self.model), "postprocess_encoder_output", None)
-        return hook is not None and hook is getattr(SupportsEncoderCudaGraph, "postprocess_encoder_output", None)
+        return inherits(self.model, "postprocess_encoder_output")
 
     def watched(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of the model, for the address check of the debug mode."""
@@ -613,6 +608,14 @@ class VllmAdapter:
             scatter_rows(outputs["default"], indices, items, results)  # before 0.27 eager results are final
         else:
             hook(outputs["default"], list(indices), tokens, results, clone=False, batch_mm_kwargs=inputs)
+
+
+def inherits(model: Any, method: str) -> bool:
+    """Whether a method of a model is the protocol's own."""
+    if method in getattr(model, "__dict__", {}):
+        return False
+    owner = next((cls for cls in type(model).__mro__ if method in vars(cls)), None)
+    return owner is not None and owner.__name__ == "SupportsEncoderCudaGraph"
 
 
 def attention_backend(model: Any) -> str | None:
