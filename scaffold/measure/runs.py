@@ -23,14 +23,17 @@ from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Attributes of a host outside its vision encoder.
 _LANGUAGE = ("language_model",)
+#: What the machine's rates are measured with: the side of a square matrix, and the bytes of a copy.
+CEILING_SIDE = 8192
+CEILING_BYTES = 1 << 32
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """The rate of a large bf16 matrix product on random data, and the bandwidth of a copy of 4 GiB."""
-    side = 8192
+    """The rate of a large bf16 matrix product on random data, and the bandwidth of a large copy."""
+    side = CEILING_SIDE
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
     product = _median_ms(lambda: torch.mm(a, b))
-    source = torch.empty(1 << 32, dtype=torch.uint8, device=device).random_(0, 255)
+    source = torch.empty(CEILING_BYTES, dtype=torch.uint8, device=device).random_(0, 255)
     target = torch.empty_like(source)
     copy = _median_ms(lambda: target.copy_(source))
     return Ceilings(2 * side**3 / product / 1e9, 2 * source.numel() / copy / 1e9)
