@@ -55,9 +55,9 @@ class Engine:
             model=str(write_model(MODEL, folder / MODEL)),
             load_format="dummy",
             dtype="float32",
-            max_model_len=1024,
+            max_model_len=256,
             max_num_seqs=2,
-            max_num_batched_tokens=1024,
+            max_num_batched_tokens=256,
             limit_mm_per_prompt={"video": 0},
             compilation_config={
                 "mode": 0,
