@@ -145,21 +145,40 @@ def test_what_was_returned_is_looked_at_where_no_changed_file_raised(
     assert said["y"].startswith("the traceback has no line of a changed file")
 
 
-def test_one_process_serves_neighbours_and_is_replaced_after_a_failure(
-    request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def raised(status: int | None) -> str:
+    """A child says that a request raised, and how the fork that served it ended, if it did."""
+    error = {"event": "error", "role": "both", "stage": "manager", "kind": "E", "message": "", "traceback": []}
+    return f"say(**{error!r})" + ("" if status is None else f"; say(event='ended', status={status})")
+
+
+@pytest.mark.parametrize(
+    ("failure", "starts"),
+    [("sys.exit(1)", 2), (raised(1), 1), (raised(-9), 1), (raised(None), 2), ("say(event='ended', status=-9)", 1)],
+    ids=["died", "raised", "killed after it raised", "still runs after it raised", "killed"],
+)
+def test_one_process_serves_neighbours_and_is_replaced_where_it_may_still_run(
+    failure: str, starts: int, request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     child(
         monkeypatch,
         f"open({str(log)!r}, 'a').write('start\\n')\n"
         "for line in sys.stdin:\n"
-        "    if json.loads(line)['tail'] == 'fa3': sys.exit(1)\n"
+        f"    if json.loads(line)['tail'] == 'fa3': {failure}; continue\n"
         f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
     )
-    requests = [replace(request_for, tail=tail) for tail in ("fa2", "fa2", "fa3", "fa2")]
+    requests = [
+        replace(request_for, tail=tail, options=replace(request_for.options, timeout_s=3))
+        for tail in ("fa2", "fa2", "fa3", "fa2")
+    ]
     reports = runner.check_numerics_all(requests)
     assert [report.failure is None for report in reports] == [True, True, False, True]
-    assert log.read_text() == "start\n" * 2
+    assert log.read_text() == "start\n" * starts
+
+
+def interrupted(text: str) -> None:
+    """A watch that raises while a child runs."""
+    raise KeyboardInterrupt(text)
 
 
 def test_a_process_is_kept_warm_for_its_tree_only(
@@ -198,7 +217,11 @@ def test_a_process_is_kept_warm_for_its_tree_only(
         with pytest.raises(DiagnosticError):
             runner.check_numerics(replace(request_for, recipe="resnet"))
         runner.check_numerics(request_for)
-        assert len(processes()) == 6  # after an exception nobody knows what it was doing
+        assert len(processes()) == 5  # it was asked nothing
+        with pytest.raises(KeyboardInterrupt):
+            runner.check_numerics(request_for, progress=interrupted)
+        runner.check_numerics(request_for)
+        assert len(processes()) == 6  # nobody knows what it was doing
         warm.close()
         with pytest.raises(ProcessLookupError):
             os.kill(processes()[-1], 0)
@@ -216,7 +239,9 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
     child(
         monkeypatch,
         f"open({str(log)!r}, 'a').write('.')\n"
-        f"for line in sys.stdin: say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
+        "for line in sys.stdin:\n"
+        "    say(event='progress', text='asked')\n"
+        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
     )
     trees = {name: replace(request_for, tree=tmp_path / name) for name in "abc"}
     for request in trees.values():
@@ -226,8 +251,8 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
         for name in "abacab":  # the third tree ends the process of b, and b then that of c
             assert runner.check_numerics(trees[name]).failure is None
         assert len(log.read_text()) == 4
-        with pytest.raises(DiagnosticError):
-            runner.check_numerics(replace(trees["b"], recipe="resnet"))
+        with pytest.raises(KeyboardInterrupt):
+            runner.check_numerics(trees["b"], progress=interrupted)
         runner.check_numerics(trees["a"])
         assert len(log.read_text()) == 4, "another tree's process stays"
         runner.check_numerics(trees["b"])

@@ -161,6 +161,8 @@ def _bench_of(tree: _Tree, watch: Watch, before: Mapping[str, bytes] = _AS_IS) -
     if warm is not None:
         try:
             yield warm.bench(tree, watch, before)
+        except DiagnosticError:
+            raise  # the bench knows whether its process still serves
         except BaseException:
             warm.forget_last()  # whatever was under way there is not known
             raise
@@ -243,9 +245,7 @@ class _Bench:
         try:
             return NumericReport.from_json(request, self._run(request, directory)["data"])
         except _ChildFailed as failed:
-            if self._pristine is not None:
-                self._pristine.stop()
-                self._pristine = None
+            self._settle()
             return NumericReport(request.recipe, request.release, request.tail, failure=failed.diagnostic)
         finally:
             shutil.rmtree(directory)
@@ -265,6 +265,7 @@ class _Bench:
                 finally:
                     second.stop()
         except _ChildFailed as failed:
+            self._settle()
             raise DiagnosticError(failed.diagnostic) from None
         finally:
             shutil.rmtree(directory)
@@ -278,10 +279,17 @@ class _Bench:
             message = child.wait_for("recorded")
             child.wait_for("ended")
         except _ChildFailed as failed:
+            self._settle()
             raise DiagnosticError(failed.diagnostic) from None
         finally:
             shutil.rmtree(directory)
         return Recording.from_json(message["data"])
+
+    def _settle(self) -> None:
+        """After a failure: keep the process that imported the tree only if it has ended what it was asked."""
+        if self._pristine is not None and not self._pristine.is_idle():
+            self._pristine.stop()
+            self._pristine = None
 
     def _lay_out(self, request: NumericRequest) -> Path:
         """A directory for one request, with its tree of links where it changes something."""
@@ -347,6 +355,7 @@ class _Child:
         self._stderr = directory / f"stderr-{next(_NUMBERS)}"
         self._request: NumericRequest | None = None
         self._deadline = 0.0
+        self._busy = False
         environment = self.environment()
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
@@ -378,6 +387,7 @@ class _Child:
     def ask(self, request: NumericRequest, role: str, directory: Path, probes: Sequence[Probe] = ()) -> None:
         """Hand over one request; its time limit starts now."""
         self._request = request
+        self._busy = True
         self._deadline = time.monotonic() + request.options.timeout_s
         self._tell(
             {
@@ -404,15 +414,30 @@ class _Child:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
+    def is_idle(self) -> bool:
+        """Whether it has ended what it was asked, within the time limit, and can be asked again."""
+        while self._busy and self._process.poll() is None:
+            try:
+                self._next()
+            except _ChildFailed:
+                return False
+        return not self._busy
+
+    def _next(self) -> dict[str, Any]:
+        """The next event; raises `_ChildFailed` on a death or a timeout."""
+        try:
+            message = self._events.get(timeout=max(self._deadline - time.monotonic(), 0))
+        except queue.Empty:
+            raise _ChildFailed(self._timed_out()) from None
+        if message is None:
+            raise _ChildFailed(self._died(self._process.wait()))
+        self._busy = message["event"] != "ended"
+        return message
+
     def wait_for(self, *expected: str) -> Mapping[str, Any]:
         """The next event of one of these kinds; raises `_ChildFailed` on an error, a death or a timeout."""
         while True:
-            try:
-                message = self._events.get(timeout=max(self._deadline - time.monotonic(), 0))
-            except queue.Empty:
-                raise _ChildFailed(self._timed_out()) from None
-            if message is None:
-                raise _ChildFailed(self._died(self._process.wait()))
+            message = self._next()
             if message["event"] == "error":
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
