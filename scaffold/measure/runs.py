@@ -23,7 +23,7 @@ from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Attributes of a host outside its vision encoder.
 _LANGUAGE = ("language_model",)
-#: What the machine's rates are measured with: the side of a square matrix, and the bytes of a copy.
+#: Sizes by which the rates of a machine are measured: the side of a square matrix, and the bytes of a copy.
 CEILING_SIDE = 8192
 CEILING_BYTES = 1 << 32
 
