@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 
@@ -592,7 +593,13 @@ def test_guessed_patches_have_the_shape_that_the_model_says() -> None:
 
     wanted = Patches("image", "pixels", "image_grid_hws", (3, "ps", "ps"))
     processor = GuessedProcessor(make_tokenizer(), [wanted], lambda modality: Part())
-    made = processor("<image>", ["an image"], videos=[], size=4, truncation=False)
+    made = processor("<image> b", ["an image"], videos=[], size=4, truncation=False)
+    # vLLM before 0.29 takes out the tokens of one text.
+    assert len(made["input_ids"]) == 1
+    assert make_tokenizer().decode(made["input_ids"][0]) == "<image> b"
+    assert processor(["a", "b"])["input_ids"] == [processor("a")["input_ids"][0], processor("b")["input_ids"][0]]
+    assert "input_ids" not in processor(images=["an image"])
+    del asked[1:]
     assert asked == [(["an image"], {"size": 4, "return_tensors": "pt"})]
     assert made["pixels"].shape == (8, 3, 2, 2)
     assert made["image_grid_hws"].tolist() == [[2, 4]]
@@ -610,6 +617,30 @@ def test_a_processor_gets_tokens_that_it_has_no_default_of() -> None:
     made = Asking(tokenizer)
     assert (made.boa_token, made.image_token) == ("<boa>", "<image_soft_token>")
     assert "<boa>" in tokenizer.get_vocab()
+
+
+def test_a_part_that_is_none_is_guessed_where_the_models_code_reads_it() -> None:
+    whole = transformers.PretrainedConfig(text_config=None, vocabulary_map=None)
+    configuration = Configuration(whole, "a test")
+
+    def build(config: Any) -> Any:
+        return config.text_config.hidden_size
+
+    def translate(config: Any) -> Any:
+        return config.vocabulary_map.get(1)
+
+    def missed(step: Callable[[Any], Any]) -> BaseException:
+        with pytest.raises(AttributeError) as caught:
+            step(whole)
+        return caught.value
+
+    none = missed(build)
+    assert configuration.repair(none)
+    assert configuration.guessed == ["text_config"]
+    assert not configuration.repair(none), "it was none again"
+    assert configuration.repair(missed(build)), "the part is there, and lacks the value"
+    assert build(whole) == 96
+    assert not configuration.repair(missed(translate)), "nothing says what a map is"
 
 
 def test_what_is_missed_of_a_part_of_a_processor_is_the_towers() -> None:

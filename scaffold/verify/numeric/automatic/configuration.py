@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_origin
@@ -75,11 +76,18 @@ class Configuration:
     tower: type | None = None
 
     def repair(self, error: BaseException) -> bool:
-        """Add the attribute that an `AttributeError` missed. False where it is not one of a configuration.
+        """Add the attribute that an `AttributeError` missed, or the value that was None where it looked for one.
 
-        `getattr` with a default never raises, so that the model's own defaults win.
+        False where it is not one of a configuration. `getattr` with a default never raises, so that the model's own
+        defaults win.
         """
-        name, owner = getattr(error, "name", None), getattr(error, "obj", None)
+        name, owner = getattr(error, "name", None), getattr(error, "obj", 0)
+        if isinstance(error, AttributeError) and owner is None:
+            found = missing_value(self, error)
+            if found is None or found.path in self.guessed:
+                return False
+            *parents, name = found.path.split(".")
+            owner = reduce(getattr, parents, self.hf_config)
         if not (isinstance(error, AttributeError) and name and _is_config(owner)):
             return False
         try:
@@ -238,8 +246,10 @@ class ConfigurationSource:
         levels = tuple(map(Attempt, Level))
         if self.values is not None:
             return levels
-        # Defaults of a class may contradict each other, in their geometry first.
-        return levels[0], Attempt(geometry=(448, 14)), Attempt(geometry=(896, 14)), *levels[1:]
+        # Defaults of a class may contradict each other, in their geometry first, or have types that do not fit.
+        others = Attempt(geometry=(448, 14)), Attempt(geometry=(896, 14))
+        # Given values are of the class: a guess has a place for any.
+        return levels[0], *others, *levels[1:], *(() if self.settings.set else (Attempt(empty=True),))
 
     def make(self, attempt: Attempt) -> Configuration:
         """A small configuration. Raises what the configuration's class raises."""
@@ -247,7 +257,8 @@ class ConfigurationSource:
             # Models read the number of tiles with a default of one, with which cutting them is not tried.
             some = {name: USUAL[name] for name in ("max_dynamic_patch",) if name not in self.settings.set}
             made = _empty({**some, **self.settings.set})
-            return Configuration(made, "no class of its configuration was found", list(some), self.tower)
+            none = "no class of its configuration was found" if self.cls is None else f"no {self.cls.__name__} runs"
+            return Configuration(made, none, list(some), self.tower)
         tree = copy.deepcopy(self.values) if self.values is not None else _default_values(self.cls)
         if attempt.geometry:
             for path, part in parts_of(tree):

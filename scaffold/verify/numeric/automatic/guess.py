@@ -43,7 +43,7 @@ class Patches:
 
 
 class GuessedProcessor:
-    """Images and videos alone; the text is nobody's business here."""
+    """Images and videos; of a text only its tokens, which vLLM before 0.29 takes out of the result."""
 
     image_token, video_token = "<image>", "<video>"
 
@@ -58,6 +58,8 @@ class GuessedProcessor:
         from transformers import BatchFeature
 
         made: dict[str, Any] = {}
+        if text is not None:
+            made["input_ids"] = [self.tokenizer.encode(one) for one in ([text] if isinstance(text, str) else text)]
         for modality, media in (("image", images), ("video", videos)):
             if media:
                 part = getattr(self, f"{modality}_processor")

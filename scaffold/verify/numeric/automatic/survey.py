@@ -288,7 +288,8 @@ def survey(make: Callable[[Attempt], Model], source: ConfigurationSource) -> Fac
                 failure.configuration = model.configuration
                 raise
         except Failure as failure:
-            if worst is None or failure.depth > worst.depth:
+            # Of a guess in the place of a class nobody wants to hear.
+            if worst is None or (failure.depth > worst.depth and not (attempt.empty and source.cls)):
                 worst = failure
     assert worst is not None
     raise _no_recipe(worst, source) from worst.cause
