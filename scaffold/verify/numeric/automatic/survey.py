@@ -288,7 +288,7 @@ def survey(make: Callable[[Attempt], Model], source: ConfigurationSource) -> Fac
                 failure.configuration = model.configuration
                 raise
         except Failure as failure:
-            # Of a guess in the place of a class nobody wants to hear.
+            # A guess in the place of a class says nothing that a person can mend.
             if worst is None or (failure.depth > worst.depth and not (attempt.empty and source.cls)):
                 worst = failure
     assert worst is not None
