@@ -26,7 +26,7 @@ JOBS   ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all lint unit matrix reach lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
+.PHONY: help setup demo quick test test-all lint unit matrix reach new-release lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	drift docs bench results clean
 
 help:  ## list the targets
@@ -101,6 +101,9 @@ matrix: setup  ## run the cells of the support matrix that are missing or outdat
 
 reach: setup  ## survey which architectures of a release get a port from `init --yes` (SURVEYED=0.33.0; hours)
 	$(BIN)/python benchmarks/reach.py --release $(SURVEYED) && $(BIN)/python benchmarks/pages.py
+
+new-release: setup  ## say what a release changes that the tool does not know yet; with OPEN=1 open an issue for it
+	$(BIN)/python benchmarks/new_release.py $(if $(OPEN),--open)
 
 upstream-tests: setup  ## run vLLM's own unit tests of its manager against ours
 	$(BIN)/python tests/runtime/run_upstream.py 0.33.0

@@ -173,7 +173,7 @@ def test_the_action_installs_what_it_runs(repository: Path, tmp_path: Path) -> N
 
 def test_workflows_call_targets_that_make_knows() -> None:
     """Each `run` of the project's workflows is one call of make, which is asked what it would do."""
-    assert [path.stem for path in WORKFLOWS] == ["lab", "nightly", "publish", "quick"]
+    assert [path.stem for path in WORKFLOWS] == ["lab", "nightly", "publish", "quick", "weekly"]
     called = []
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text())
@@ -200,11 +200,17 @@ def test_workflows_call_targets_that_make_knows() -> None:
                     assert "--releases 0.33.0" in done.stdout
                 if "TAG" in shell:
                     assert "ls dist/vitcg_scaffold-0.1.0-py3-none-any.whl" in done.stdout
-    assert sorted(called) == ["dist", "lab", "quick", "reach", "test"]
+    assert sorted(called) == ["dist", "lab", "new-release", "quick", "reach", "test"]
 
 
-def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
+#: Jobs that may do more than read.
+MORE = {
+    ("publish", "publish"): {"id-token": "write"},
+    ("weekly", "new-release"): {"contents": "read", "issues": "write"},
+}
+
+
+def test_only_two_jobs_may_do_more_than_read() -> None:
     for path in WORKFLOWS:
         for name, job in yaml.safe_load(path.read_text())["jobs"].items():
-            wanted = {"id-token": "write"} if (path.stem, name) == ("publish", "publish") else None
-            assert job.get("permissions") == wanted, (path.name, name)
+            assert job.get("permissions") == MORE.get((path.stem, name)), (path.name, name)
