@@ -150,8 +150,7 @@ def command(
         console.note("Give the checkpoint's values with --config config.json: they may differ from the guessed ones.")
     failed = [report for report in reports if not report.passed]
     if failed:
-        ran = any(report.failure is None or report.failure.code != "VCG656" for report in failed)
-        raise click.exceptions.Exit(Exit.PROOF if ran else Exit.TARGET)
+        raise click.exceptions.Exit(max(Exit.PROOF if r.failure is None else r.failure.exit for r in failed))
 
 
 class _Shown(StatusLine):
