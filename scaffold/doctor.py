@@ -201,6 +201,8 @@ def _other_platforms(tree: SourceTree, controls: Controls) -> Iterator[Diagnosti
 
     vLLM finds its platform when it starts. The plugin asks it then, and leaves every other one alone.
     """
+    if controls.disabled:
+        return
     for word, platform_name in _BUILDS.items():
         is_built_for = word in (tree.release or "").partition("+")[2] or any(distributions(name=f"vllm-{word}"))
         if is_built_for and not (word == "cpu" and controls.cpu):

@@ -8,6 +8,7 @@ the headings, and the checklist below them is left for the contributor to tick.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -356,7 +357,7 @@ def describe_change(
     """The description in Markdown, under the headings of the tree's own template."""
     purpose = list(_purpose(port, change))
     plan = list(_test_plan(port, change))
-    result = [*_verification(proof), *_benchmark(port, benchmark)]
+    result = [*_verification(proof, change), *_benchmark(port, benchmark)]
     notes = [*_design_notes(port, change), *_worse(change)]
     sections = {
         "Purpose": [*purpose, "", *notes],
@@ -490,7 +491,7 @@ def _name(port: AnyPort) -> str:
     return port.name if port.shipped else Path(port.file).name
 
 
-def _verification(proof: ProofOnRecord) -> Iterator[str]:
+def _verification(proof: ProofOnRecord, change: PortChange) -> Iterator[str]:
     if proof.others:
         yield f"Not proven: {proof.beside} differs from the tree before the port, too."
         return
@@ -514,10 +515,19 @@ def _verification(proof: ProofOnRecord) -> Iterator[str]:
             yield f"| {kernel} | {modality} | {passed} of {len(checks)} | {worst:.3g} |"
     for report in proof.reports:
         yield f"\n{report.verdict}" + ("" if report.machine else f" ({report.tail})")
+    yield "\nThese bytes ran. In a checkout of this change, `sha256sum --check` takes the lines:"
+    yield from ("", "```text", *_digests(change), "```")
     if proof.basis:
         yield "\nIt was run with " + ", ".join(f"{name} `{value}`" for name, value in proof.basis.items()) + "."
     if proof.missing:
         yield f"\nNot run: {', '.join(proof.missing)}."
+
+
+def _digests(change: PortChange) -> Iterator[str]:
+    """The files that the lab ran: a reviewer can tell them from a later state of the branch."""
+    for file in change.files:
+        if file.path.startswith("vllm/") and file.after:
+            yield f"{hashlib.sha256(file.after).hexdigest()}  {file.path}"
 
 
 def _benchmark(port: AnyPort, benchmark: Benchmark | None) -> Iterator[str]:

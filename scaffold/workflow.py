@@ -284,7 +284,7 @@ def numeric_requests(
     `recipe` is a file, AUTOMATIC, or None for the shipped one, and the automatic one where none is shipped. `config` is
     the checkpoint's `config.json` or folder, and `values` are more of its values, those of parts nested: only the
     automatic recipe reads them. A port that the tree already has is
-    compared with what the last `new` found there; where nothing tells that, it is checked as it is.
+    compared with what `new` found there; where nothing tells that, it is checked as it is.
     """
     from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest

@@ -365,7 +365,7 @@ EXIT_CODES = {
     "1": "drift, or changes pending under `--check`",
     "2": "wrong usage",
     "3": "the descriptor is invalid, or there is no input",
-    "4": "the target tree is not understood",
+    "4": "the target tree is not understood, or does not run here",
     "5": "conflict with hand edits, or target files are dirty",
     "6": "a proof refused our own result; nothing was written",
     "7": "input or output failed, and what was begun was undone",

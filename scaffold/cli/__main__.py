@@ -1,6 +1,6 @@
 """`python -m scaffold.cli`."""
 
-from scaffold.cli.app import main
+from scaffold.cli import main
 
 if __name__ == "__main__":
     main()

@@ -277,7 +277,10 @@ def _ask(console: Console, question: Question) -> str | None:
     first = "Enter takes the first candidate, `-` leaves" if question.candidates else "Enter leaves"
     console.fault(f"  {first} the question open: TODO in the draft")
     default = question.candidates[0].value if question.candidates else "-"
-    answer = str(click.prompt(question.key, default=default, err=True)).strip()
+    try:
+        answer = str(click.prompt(question.key, default=default, err=True)).strip()
+    except click.Abort:
+        raise KeyboardInterrupt from None  # "Interrupted." gets a line of its own, as everywhere
     return None if answer in ("", "-") else answer
 
 

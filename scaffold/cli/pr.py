@@ -25,7 +25,7 @@ from scaffold.report.plain import lines_of
 @click.option(
     "--base",
     metavar="PATH|RELEASE",
-    help="Compare with this tree, the one before the port [what the last `new` found].",
+    help="Compare with this tree, the one before the port [what `new` found].",
 )
 @reenter_option("Describe a port that runs the model's code twice (VCG466), for a fork of vLLM.")
 @click.option(

@@ -63,7 +63,7 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
                 "VCG450",
                 f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
                 port.span("layout"),
-                "name the tower as MODULE:CLASS to look at it all the same",
+                "name the tower's class to look at it all the same, such as `inspect qwen2_vl:Qwen2VisionTransformer`",
             )
         )
     return slice_of(port, tree, find_model(tree, port.module, port.class_name))
@@ -72,30 +72,33 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
 def _slice_class(
     tree: SourceTree, module: str, class_name: str, entry: str, data: tuple[str, ...], metadata: tuple[str, ...]
 ) -> TowerSlice:
-    from scaffold.protocol import find_model
+    from scaffold.protocol import find_module
     from scaffold.tower import slice_tower
 
-    anchor = find_model(tree, module, class_name)
-    parameters = _parameters(tree, anchor.path, anchor.line, entry)
+    path = find_module(tree, module)
+    parameters = _parameters(tree, path, class_name, entry)
     data = data or tuple(parameters[:1])
     metadata = metadata or tuple(
         name for name in parameters if name not in data and any(word in name for word in _GRID_WORDS)
     )
-    return slice_tower(tree, anchor.path, class_name, entry=entry, data=data, metadata=metadata)
+    return slice_tower(tree, path, class_name, entry=entry, data=data, metadata=metadata)
 
 
-def _parameters(tree: SourceTree, path: str, line: int, entry: str) -> list[str]:
-    """Names of the entry's parameters after self; none if the class has no such method of its own."""
+def _parameters(tree: SourceTree, path: str, class_name: str, entry: str) -> list[str]:
+    """Names of the entry's parameters after self; none where class or method are not there, which the slice reports."""
     import ast
 
     from scaffold.syntax import positional_parameters
+    from scaffold.tower.source import Program
 
-    for owner in ast.walk(tree.parse(path)):
-        if isinstance(owner, ast.ClassDef) and owner.lineno == line:
-            for node in owner.body:
-                if isinstance(node, ast.FunctionDef) and node.name == entry:
-                    return positional_parameters(node)[1:]
-    return []
+    program = Program(tree)
+    tree.parse(path)
+    module = program.module(path)
+    owner = program.resolve(module, class_name) if module is not None else None
+    if owner is None or not isinstance(owner[1], ast.ClassDef):
+        return []
+    method = program.method((owner[0], owner[1]), entry)
+    return positional_parameters(method[2])[1:] if method is not None else []
 
 
 def _facts(tower: TowerSlice) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Exit(IntEnum):
     IO = 7
 
 
-#: The first digit of a code decides the exit code of an error.
+#: The first digit of a code decides the exit code of an error,
 _EXIT_BY_FAMILY = {
     "1": Exit.DESCRIPTOR,  # YAML
     "2": Exit.DESCRIPTOR,  # schema
@@ -39,6 +39,8 @@ _EXIT_BY_FAMILY = {
     "7": Exit.IO,
     "8": Exit.DESCRIPTOR,  # a trace: the input of `budgets`
 }
+#: except for a proof that cannot run because the tree does not run here: it refused nothing.
+_EXIT_BY_CODE = {"VCG656": Exit.TARGET}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,7 +89,9 @@ class Diagnostic:
     @property
     def exit(self) -> Exit:
         """The exit code of the process if this diagnostic is an error."""
-        return _EXIT_BY_FAMILY[self.code[3]] if self.severity is Severity.ERROR else Exit.OK
+        if self.severity is not Severity.ERROR:
+            return Exit.OK
+        return _EXIT_BY_CODE.get(self.code, _EXIT_BY_FAMILY[self.code[3]])
 
 
 class DiagnosticError(Exception):

@@ -58,9 +58,11 @@ def _missing(
     """The places of the tree that the descriptor has nothing for, with the way to add it."""
     lacks = []
     if registry is not None and not port.tests:
+        prompts = "".join(f", {modality}_prompt: TEXT" for modality in port.tested_modalities)
         way = (
-            "give `integration.test` a key, the checkpoint and prompts; `vitcg-scaffold init` drafts them for a model "
-            "with a checkpoint in vLLM's own tests and a text that stands for an item"
+            f"add `test: {{key: {port.name}, model: ORGANISATION/CHECKPOINT{prompts}}}` under `integration`. A TEXT is "
+            "a prompt of that checkpoint with what stands there for an item; `vitcg-scaffold init` drafts it where the "
+            "model's `get_placeholder_str` says that"
         )
         lacks.append(("test entry: nothing in vLLM's CI will run it", way))
     if table is not None and not port.docs_models:

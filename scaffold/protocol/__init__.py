@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         find_docs_table,
         find_example_list,
         find_model,
+        find_module,
         find_subclasses,
         find_test_registry,
     )
@@ -47,6 +48,7 @@ _HOMES = {
         "find_docs_table",
         "find_example_list",
         "find_model",
+        "find_module",
         "find_subclasses",
         "find_test_registry",
     ),
@@ -91,6 +93,7 @@ __all__ = [
     "find_docs_table",
     "find_example_list",
     "find_model",
+    "find_module",
     "find_subclasses",
     "find_test_registry",
     "generation_by_name",

@@ -201,7 +201,7 @@ def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
     Raises VCG420 (no such module or class), VCG424 (the module defines the class more than once) and VCG435 (its file
     is not indented as vLLM's are).
     """
-    path = _model_file(tree, module)
+    path = find_module(tree, module)
     node = _model_class(tree, path, class_name)
     _require_indentation(tree, path, node)
     lines = source_lines(tree, path)
@@ -233,7 +233,7 @@ def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Sub
 
     Raises VCG420 and VCG424 as `find_model`.
     """
-    path = _model_file(tree, module)
+    path = find_module(tree, module)
     _model_class(tree, path, class_name)
     return tree.cached(("subclasses", f"{path}:{class_name}"), lambda: _subclasses(tree, path, class_name))
 
@@ -279,7 +279,8 @@ def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass,
     return tuple(sorted(subclasses, key=lambda item: (item.path, item.line)))
 
 
-def _model_file(tree: SourceTree, module: str) -> str:
+def find_module(tree: SourceTree, module: str) -> str:
+    """The path of a module, named as in `find_model`. Raises VCG420."""
     if "/" in module or module.endswith(".py"):
         inside = not module.startswith("/") and ".." not in PurePosixPath(module).parts
         if inside and tree.exists(module):

@@ -112,17 +112,27 @@ def lost_links(undone: RunRecord) -> tuple[Diagnostic, ...]:
 
 
 def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
-    """The files of the last standing run of that label, as it found them and as they are now. May be empty."""
+    """The files of the standing runs of that label, as the first of them found them and as they are now. May be empty.
+
+    Runs belong together as long as nothing but runs changed their files in between: after another edit (a `git pull`,
+    say) an earlier run does not know what the tree held before the next one.
+    """
     store = Store(root)
-    history = store.history() if store.exists() else []
-    for record in reversed(history):
+    found: dict[str, bytes | None] = {}
+    now: dict[str, bytes | None] = {}
+    then: dict[str, str | None] = {}  # the digest of each file before the runs that were looked at, the latest first
+    for record in reversed(store.history() if store.exists() else []):
+        for file in record.files:
+            if file.path not in now:
+                now[file.path] = disk.read(store.locate(file.path))
+                then[file.path] = disk.digest(now[file.path])
         if record.label == label:
-            pairs = [
-                (file.path, disk.read(store.old(record.id, index)), disk.read(store.locate(file.path)))
-                for index, file in enumerate(record.files)
-            ]
-            return tuple(FileChange(path, before, now) for path, before, now in pairs if before != now)
-    return ()
+            if found and any(then[file.path] != file.after for file in record.files):
+                break
+            own = {file.path: disk.read(store.old(record.id, index)) for index, file in enumerate(record.files)}
+            found = {**found, **own}
+        then.update((file.path, file.before) for file in record.files)
+    return tuple(FileChange(path, before, now[path]) for path, before in found.items() if before != now[path])
 
 
 def recover(root: Path, *, force: bool = False) -> RecoverReport:

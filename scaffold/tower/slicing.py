@@ -84,19 +84,36 @@ def slice_tower(
     assert module is not None
     owner = program.resolve(module, class_name)
     if owner is None or not isinstance(owner[1], ast.ClassDef):
-        close = difflib.get_close_matches(class_name, module.classes, n=1)
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG450",
-                f"there is no class `{class_name}` in {module.shown}",
-                module.span(module.tree),
-                f"write `tower.class: {close[0]}` in the descriptor"
-                if close
-                else "name the class whose `forward` takes the pixels and the grid as `tower.class` in the descriptor; "
-                f"the module has {', '.join(f'`{name}`' for name in module.classes) or 'no class'}",
-            )
-        )
+        raise _no_class(program, module, class_name, (entry, *data, *metadata))
     return _renamed(_slice_class(program, (owner[0], owner[1]), (entry, tuple(data), tuple(metadata)), {}), names)
+
+
+def _no_class(program: Program, module: Module, class_name: str, call: tuple[str, ...]) -> DiagnosticError:
+    """VCG450. The way out is the name that was meant, or the classes that take such a `call`: a method, parameters."""
+    entry, *parameters = call
+    owners = {name: (module, node) for name, node in module.classes.items()}
+    methods = ((name, program.method(owner, entry)) for name, owner in owners.items())
+    takes = [
+        f"`{name}`"
+        for name, method in methods
+        if method is not None and len(has := positional_parameters(method[2])) > 2 and {*parameters} <= {*has}
+    ]
+    close = difflib.get_close_matches(class_name, module.classes, n=1)
+    taken = " and ".join(f"`{name}`" for name in parameters) or "two arguments"
+    if close:
+        help_text = f"did you mean `{close[0]}`?"
+    elif takes:
+        help_text = f"name a class whose `{entry}` takes {taken}; here these are {', '.join(takes)}."
+    else:
+        help_text = f"no class here has a `{entry}` that takes {taken}: name a module that defines or imports one."
+    return DiagnosticError(
+        Diagnostic(
+            "VCG450",
+            f"there is no class `{class_name}` in {module.shown}",
+            module.span(module.tree),
+            f"{help_text} A descriptor may leave `tower.class` out: the model's `__init__` says it, too",
+        )
+    )
 
 
 def _entry_methods(program: Program, owner: Owner) -> list[str]:
@@ -156,7 +173,7 @@ def _slice_class(
         keys=(),
         class_members=program.members(owner),
     )
-    _check_names(f"{owner[1].name}.{entry}", base, module.span(function.args))
+    _check_names(f"{owner[1].name}.{entry}", base, module.span(function))
     method = program.method(owner, METADATA_METHOD)
     if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
         if METADATA_ARGUMENT not in loads(function):

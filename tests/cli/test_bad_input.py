@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, child, contents
+from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, child, contents, environment
 from test_new import git, make_repository
 
 from scaffold.publish import disk
@@ -318,6 +320,27 @@ def test_signal_while_publishing(small_tree, name, code, said):
     assert "Traceback" not in done.stderr
     assert contents(small_tree) == before
     assert child("revert", "--unfinished", small_tree).stderr == "Nothing to repair.\n"
+
+
+AT_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == "scaffold.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from scaffold.cli import main
+main(["--help"])
+"""
+
+
+def test_ctrl_c_while_python_imports_the_command_line():
+    """The first tenth of a second of each run. It ended in a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_IMPORT], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nInterrupted.\n")
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])

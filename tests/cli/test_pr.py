@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -319,7 +320,8 @@ def test_a_proof_of_the_tree_before_is_told(run, verified, ported, release_tree)
     code, rule, lines = proof_of(run, ported)
 
     assert (code, rule) == (0, f"ok {RULE}")
-    assert lines[4:-1] == [
+    told = lines.index("These bytes ran. In a checkout of this change, `sha256sum --check` takes the lines:")
+    assert lines[4:told] == [
         "| fa2 | image | 1 of 1 | 2e-07 |",
         "| fa2 | video | 1 of 1 | 3e-07 |",
         "| fa3 | image | 1 of 1 | 2e-07 |",
@@ -327,7 +329,15 @@ def test_a_proof_of_the_tree_before_is_told(run, verified, ported, release_tree)
         "PASS: 2 of 2 checks, 3 replayed, 1 eager, 0 hazards (fa2)",
         "PASS: 2 of 2 checks, 3 replayed, 1 eager, 0 hazards (fa3)",
     ]
+    assert (lines[told + 1], lines[-2]) == ("```text", "```")
     assert lines[-1].startswith("It was run with Python `CPython")
+    digests = lines[told + 2 : -2]
+    assert [line.split()[1] for line in digests] == [MODEL], "the lab runs no test, page or example"
+    text = "\n".join(digests).encode() + b"\n"
+    check = partial(subprocess.run, ["sha256sum", "--check"], input=text, cwd=ported, capture_output=True, check=False)
+    assert check().returncode == 0
+    (ported / MODEL).write_bytes(after[MODEL] + b"\n")
+    assert check().returncode == 1
 
 
 def restore(root: Path, files: dict[str, bytes]) -> None:

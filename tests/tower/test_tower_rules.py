@@ -673,6 +673,23 @@ NAMES: dict[str, tuple[dict[str, Any], str, str]] = {
     "entry": ({"entry": "encode"}, "VCG450", "no method `encode`"),
 }
 
+#: A class that is not there: (name, parameters, way out)
+CLASSES = (
+    ("Towr", ("x", "grid_thw"), "did you mean `Tower`? A descriptor may leave `tower.class` out"),
+    ("Encoder", ("x", "grid_thw"), "whose `forward` takes `x` and `grid_thw`; here these are `Tower`."),
+    ("Encoder", (), "whose `forward` takes two arguments; here these are `Block`,"),
+    ("Encoder", ("pixels",), "no class here has a `forward` that takes `pixels`"),
+)
+
+
+@pytest.mark.parametrize(("name", "parameters", "way_out"), CLASSES)
+def test_a_wrong_class_has_a_way_out(name: str, parameters: tuple[str, ...], way_out: str, tmp_path: Path) -> None:
+    data, metadata = parameters[:1], parameters[1:]
+    with pytest.raises(DiagnosticError) as caught:
+        slice_small(tmp_path, "return x", name, data=data, metadata=metadata)
+    (found,) = caught.value.diagnostics
+    assert (found.code, way_out in (found.help or "")) == ("VCG450", True), found.help
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_names(name: str, tmp_path: Path) -> None:

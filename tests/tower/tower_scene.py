@@ -181,9 +181,9 @@ def small_tree(tmp_path: Path, body: str) -> SourceTree:
     return SourceTree(root=tmp_path, label="tree", release=None, read_only=True)
 
 
-def slice_small(tmp_path: Path, body: str, **options: Any) -> TowerSlice:
+def slice_small(tmp_path: Path, body: str, name: str = "Tower", **options: Any) -> TowerSlice:
     """Slice the small tower with this body."""
-    return slice_tower(small_tree(tmp_path, body), MODULE, "Tower", **options)
+    return slice_tower(small_tree(tmp_path, body), MODULE, name, **options)
 
 
 def texts(tower: TowerSlice, lines: tuple[int, ...]) -> list[str]:

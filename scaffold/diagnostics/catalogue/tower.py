@@ -8,8 +8,9 @@ CODES: tuple[Code, ...] = (
         "the tower's class or method is not there",
         "The tool looks for the tower's class in the model's module (`tower.class` in a descriptor), and for the "
         "method that takes pixels and grid in that class (`tower.entry`, `forward` by default; `--entry` of "
-        "`vitcg-scaffold inspect`). The help lists what is there. A release may have renamed it. A layout without "
-        "metadata names no tower: give `vitcg-scaffold inspect` MODULE:CLASS there.",
+        "`vitcg-scaffold inspect`). The help lists what is there. A release may have renamed it. A descriptor need not "
+        "name the class: without `tower.class` the tool takes the one that the model's `__init__` assigns. A layout "
+        "without metadata names no tower: give `vitcg-scaffold inspect` MODULE:CLASS there.",
     ),
     Code(
         "VCG451",
