@@ -60,7 +60,7 @@ def _missing(
     if registry is not None and not port.tests:
         way = (
             "give `integration.test` a key, the checkpoint and prompts; `vitcg-scaffold init` drafts them for a model "
-            "with a checkpoint in vLLM's own tests and a text that stands for an item"
+            "with a checkpoint in vLLM's own tests and a text that stands for an item, or an offline example"
         )
         lacks.append(("test entry: nothing in vLLM's CI will run it", way))
     if table is not None and not port.docs_models:
