@@ -44,7 +44,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
-    that only pools has no test entry: the test generates text.
+    without a placeholder takes that of the example's prompt. One that only pools has no test entry: the test generates
+    text.
     """
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
@@ -52,6 +53,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     placeholders = dict(_placeholders(subject.program, subject.model.owner))
     example = _example(subject.tree, subject.model)
     template = _template(example, placeholders) if example else None
+    if template is not None:
+        placeholders.setdefault("image", ("", template.place))
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         name, keywords, place = checkpoint
@@ -225,24 +228,25 @@ def _known_checkpoints(tree: SourceTree, names: Collection[str]) -> set[str]:
 
 
 def _template(example: _Example, placeholders: dict[str, tuple[str, SourceLine]]) -> _Template | None:
-    """The prompt of an example with {content} where placeholder and question stand."""
+    """The prompt of an example with {content} where placeholder and question stand, or the question alone."""
     image = placeholders.get("image")
     prompt = next(
         (node for node in ast.walk(example.function) if isinstance(node, ast.JoinedStr) and "question" in _names(node)),
         None,
     )
-    if image is None or prompt is None or not _names(prompt) <= {"question", "placeholder"}:
+    if prompt is None or not _names(prompt) <= {"question", "placeholder"}:
         return None
-    if "placeholder" in _names(prompt) and image[0] not in strings(example.function):
+    if "placeholder" in _names(prompt) and (image is None or image[0] not in strings(example.function)):
         return None
+    stands = image[0] if image is not None else ""
     text = "".join(
         str(part.value)
         if isinstance(part, ast.Constant)
-        else {"question": "\0", "placeholder": image[0]}[ast.unparse(part.value)]
+        else {"question": "\0", "placeholder": stands}[ast.unparse(part.value)]
         for part in prompt.values
         if isinstance(part, (ast.Constant, ast.FormattedValue))
     )
-    content = re.search(re.escape(image[0]) + r"(\s*)\0", text)
+    content = re.search(re.escape(stands) + r"(\s*)\0", text)
     whole = f"{text[: content.start()]}{{content}}{text[content.end() :]}" if content else ""
     if content is None or whole == "{content}" or "{" in text or "}" in text:
         return None

@@ -12,7 +12,7 @@ from scaffold.edit.document import PythonDocument
 from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
 from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
 from scaffold.edit.sequences import BracketLayout
-from scaffold.edit.snippets import Snippet, indent_snippet, parse_methods, parse_snippet, same_meaning
+from scaffold.edit.snippets import Snippet, indent_snippet, member_name, parse_methods, parse_snippet, same_meaning
 from scaffold.syntax import FunctionNode, last_name
 
 #: Bases that must stay last: with a base after them the method resolution order has no solution.
@@ -61,27 +61,27 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
     """Apply `PutMethods`. Errors: VCG430, VCG431, VCG434, VCG436."""
     snippet = parse_methods(edit.source, document.path)
     index, node = document.find_class(edit.class_name)
-    methods = _methods(node)
-    block = {function.name: function for function in snippet.functions}
+    members = [(place, name, child) for place, child in enumerate(node.body) if (name := member_name(child))]
+    block = snippet.members
     gone: set[int] = set()
-    for place, child in methods:
-        if child.name in edit.remove:
+    for place, name, child in members:
+        if name in edit.remove:
             gone.add(place)
-        elif child.name in block:
-            if not same_meaning(child, block[child.name]):
-                raise different_definition(document.path, "method", f"{node.name}.{child.name}", child.lineno)
+        elif name in block:
+            if not same_meaning(child, block[name]):
+                raise different_definition(document.path, "method", f"{node.name}.{name}", child.lineno)
             gone.add(place)
     if _is_in_place(node.body, sorted(gone), snippet):
         return False
     if gone:
-        replaced = {place for place, child in methods if child.name in block}
+        replaced = {place for place, name, _ in members if name in block}
         place = min(replaced or gone)
     elif edit.after is None:
         place = len(node.body)
     else:
-        after = [place for place, child in methods if child.name == edit.after]
+        after = [place for place, name, _ in members if name == edit.after]
         if not after:
-            names = {child.name for _, child in methods}
+            names = {name for _, name, _ in members}
             raise missing_anchor(document.path, f"method of `{node.name}`", edit.after, names, line=node.lineno)
         place = after[-1] + 1
     _splice(document, index, node, snippet, gone, place)
@@ -193,7 +193,9 @@ def _replace_statements(
             kept = []
             if position in gone:
                 sections, attached = _split_leading(old[position])
-                stays = not own_comments and old[position].name.value == keep_comments_of
+                stays = (
+                    keep_comments_of is not None and not own_comments and old[position].name.value == keep_comments_of
+                )
                 above += _strip_blank(sections) if stays or _still_heads(old, gone, position, own_comments) else []
                 if stays:
                     above += [*_blank_if(above), *attached] if attached else []

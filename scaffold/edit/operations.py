@@ -99,11 +99,11 @@ class AddBase:
 class PutMethods:
     """The functions of `source` are methods of `class_name`, next to each other and in this order.
 
-    `source` is a block without indentation: leading comments, then function definitions (decorators allowed). The
-    methods named in `remove` go, with their own comments. The block takes the place of the first of its methods that
-    the class has, else of the first that goes; otherwise it follows the method `after`; otherwise it ends the class. A
-    method of the block that the class has already, different and not in `remove`, is a conflict: nothing written by
-    hand is replaced unasked.
+    `source` is a block without indentation: leading comments, then function definitions (decorators allowed), and
+    attributes with a type between them (`name: int = 0`), which count as methods here. The methods named in `remove`
+    go, with their own comments. The block takes the place of the first of its methods that the class has, else of the
+    first that goes; otherwise it follows the method `after`; otherwise it ends the class. A method of the block that
+    the class has already, different and not in `remove`, is a conflict: nothing written by hand is replaced unasked.
     """
 
     class_name: str

@@ -30,6 +30,17 @@ class Snippet:
     def functions(self) -> tuple[FunctionNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
 
+    @property
+    def members(self) -> dict[str, ast.stmt]:
+        return {name: node for node in self.nodes if (name := member_name(node)) is not None}
+
+
+def member_name(node: ast.stmt) -> str | None:
+    """The name of a function, or of an attribute `name: Type = value`."""
+    if isinstance(node, FunctionNode):
+        return node.name
+    return node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else None
+
 
 def parse_snippet(source: str, path: str) -> Snippet:
     """Read a block. Errors: VCG436 for bad syntax or an empty block."""
@@ -44,13 +55,13 @@ def parse_snippet(source: str, path: str) -> Snippet:
 
 
 def parse_methods(source: str, path: str) -> Snippet:
-    """Read a block of functions with different names. Errors: VCG436."""
+    """Read a block of functions and attributes with different names. Errors: VCG436."""
     snippet = parse_snippet(source, path)
-    names = [function.name for function in snippet.functions]
-    if len(names) != len(snippet.nodes):
-        raise bad_snippet(path, "it has statements other than functions")
+    names = [member_name(node) for node in snippet.nodes]
+    if None in names:
+        raise bad_snippet(path, "it has statements other than functions and attributes with a type")
     if len(set(names)) != len(names):
-        raise bad_snippet(path, "it defines a function twice")
+        raise bad_snippet(path, "it defines a name twice")
     return snippet
 
 

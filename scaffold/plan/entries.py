@@ -62,7 +62,7 @@ def _missing(
         way = (
             f"add `test: {{key: {port.name}, model: ORGANISATION/CHECKPOINT{prompts}}}` under `integration`. A TEXT is "
             "a prompt of that checkpoint with what stands there for an item; `vitcg-scaffold init` drafts it where the "
-            "model's `get_placeholder_str` says that"
+            "model's `get_placeholder_str` or an offline example says that"
         )
         lacks.append(("test entry: nothing in vLLM's CI will run it", way))
     if table is not None and not port.docs_models:

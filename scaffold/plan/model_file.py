@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
-from scaffold.edit.snippets import same_meaning
+from scaffold.edit.snippets import member_name, same_meaning
 from scaffold.plan.code import identifiers
 from scaffold.plan.file_plans import FilePlan
 from scaffold.plan.leftovers import find_leftovers
@@ -65,7 +65,7 @@ def beside_bases(tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor,
         return methods
     lines, texts, end = methods.source.splitlines(keepends=True), dict[str, str](), 0
     for node in ast.parse(methods.source).body:
-        texts[getattr(node, "name", "")] = "".join(lines[end : node.end_lineno])
+        texts[member_name(node) or ""] = "".join(lines[end : node.end_lineno])
         end = node.end_lineno or end
     names = sorted(kept & texts.keys())
     for name in names:  # which grows by the helpers that it calls

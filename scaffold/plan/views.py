@@ -573,31 +573,35 @@ class PackedView(SizedView):
     @property
     def declares_above(self) -> bool:
         """Whether an item without a graph declares more tokens than any graph holds."""
-        told_of_embeds = self.dialect.item_specs and not self.dialect.zero_path_tokens
-        return self.embeds is not None if told_of_embeds else self.may_go_eager
+        if self.dialect.zero_path_tokens:
+            return False  # A number does that no budget has: the path's tokens are for the choice of a graph alone.
+        return self.embeds is not None if self.dialect.item_specs else self.may_go_eager
 
     @property
-    def keeps_frames(self) -> bool:
-        """Whether the most frames of a batch decide which item declares so."""
-        return self.counts_frames and self.dialect.zero_path_tokens
+    def shares_frames(self) -> bool:
+        """Whether a video declares so many tokens that no batch has more frames than a graph."""
+        return self.counts_frames and self.has_video and self.dialect.zero_path_tokens
+
+    @property
+    def video_sizes(self) -> str | None:
+        """The key of videos' grids."""
+        return next((modality.sizes for modality in self.modalities if modality.name == "video"), None)
 
     @property
     def above_why(self) -> str:
         """Why such an item declares so, as a comment."""
         told_alone = self.dialect.item_specs and not self.dialect.zero_path_tokens
-        frames = ["items of too many frames"] if self.counts_frames and not told_alone else []
+        several = "items of several frames" if self.dialect.zero_path_tokens else "items of too many frames"
+        frames = [several] if self.counts_frames and not told_alone else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
-            return (
-                f"No graph holds {items}. The manager runs an item eagerly that has more tokens on the path than any "
-                "graph; its other numbers are true."
-            )
+            return f"No graph holds {items}, and none so many tokens."
         return f"To run eagerly, {items} declare more tokens than any graph holds."
 
     @property
     def goes_eager(self) -> Code:
         """Whether an item declares so."""
-        frames = ["t > max(captured_frames, default=t)"] if self.counts_frames else []
+        frames = ["t > 1"] if self.counts_frames else []
         return Code(" or ".join([*(["has_embeds"] if self.embeds else []), *frames]))
 
     @property
@@ -628,10 +632,10 @@ class PackedView(SizedView):
     def drops_replays(self) -> bool:
         """Whether the manager replays some of them all the same.
 
-        It is told of items alone, whose frames together may be too many, and sizes results by what it is told
-        (embeddings under data parallelism).
+        An item has one number of tokens there: the manager sizes results by it, so it cannot say that frames together
+        are too many (nor, under data parallelism, that there are embeddings).
         """
-        return self.drops_embeds or (self.has_hook and self.counts_frames)
+        return self.drops_embeds or (self.has_hook and self.counts_frames and not self.dialect.zero_path_tokens)
 
     @property
     def drops_embeds(self) -> bool:

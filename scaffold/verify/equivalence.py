@@ -15,7 +15,7 @@ import ast
 import inspect
 import io
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -43,8 +43,6 @@ _BUG = (
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMES_LAST = ("object", "Protocol", "Generic")
 _BOM = "\ufeff"
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def prove_equivalence(before: str, after: str, edits: Sequence[Edit], path: str) -> tuple[Diagnostic, ...]:
@@ -285,6 +283,15 @@ def _name_of(node: ast.stmt) -> str | None:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
+def _is_member(node: ast.stmt, names: Container[str | None]) -> bool:
+    """Whether it is a method of these names, or an attribute with a type, which a plan may put between them."""
+    return isinstance(node, (*_FUNCTIONS, ast.AnnAssign)) and _name_of(node) in names
+
+
+def _members(body: Iterable[ast.stmt]) -> dict[str, ast.stmt]:
+    return {name: node for node in body if (name := _name_of(node)) and _is_member(node, [name])}
+
+
 def _is_overload(node: ast.stmt) -> bool:
     decorators = map(ast.unparse, node.decorator_list) if isinstance(node, _FUNCTIONS) else ()
     return any(name in ("overload", "typing.overload") for name in decorators)
@@ -340,11 +347,11 @@ class _Methods:
     """The plan for one class's methods, all operations together."""
 
     removed: set[str] = field(default_factory=set)
-    blocks: list[tuple[PutMethods | ReplaceMethod, list[Function], str]] = field(default_factory=list)
+    blocks: list[tuple[PutMethods | ReplaceMethod, dict[str, ast.stmt], str]] = field(default_factory=list)
 
     @property
     def planned(self) -> set[str]:
-        return {function.name for _, block, _ in self.blocks for function in block}
+        return {name for _, block, _ in self.blocks for name in block}
 
 
 class _Proof:
@@ -421,7 +428,7 @@ class _Proof:
         plan = self._plan_methods(old, changes)
         if shared_line:  # `class A: pass` becomes a block
             self.old.declare(old.lineno, _last_line(old))
-            others = [node for node in new.body if not (isinstance(node, _FUNCTIONS) and node.name in plan.planned)]
+            others = [node for node in new.body if not _is_member(node, plan.planned)]
             self.new.declare(new.lineno, max([_last_line(node) for node in others], default=new.lineno))
         self._methods(old, new, plan)
 
@@ -450,52 +457,48 @@ class _Proof:
 
     def _plan_methods(self, old: ast.ClassDef, edits: Sequence[PutMethods | ReplaceMethod]) -> _Methods:
         plan = _Methods()
-        known = {node.name: node for node in old.body if isinstance(node, _FUNCTIONS)}
+        known = _members(old.body)
         for edit in edits:
-            block = [node for node in ast.parse(edit.source).body if isinstance(node, _FUNCTIONS)]
+            block = _members(ast.parse(edit.source).body)
             plan.removed |= {edit.name} if isinstance(edit, ReplaceMethod) else set(edit.remove)
-            for function in block:
-                if isinstance(edit, ReplaceMethod) and function.name == edit.name and not function.decorator_list:
-                    function.decorator_list = known[edit.name].decorator_list if edit.name in known else []
-                present = known.get(function.name)
-                if present is not None and function.name not in plan.removed and not _planned_equal(function, present):
-                    self.refuse("VCG601", f"`{old.name}.{function.name}` was replaced although the plan keeps it", 1)
-                known[function.name] = function
+            for name, node in block.items():
+                if isinstance(edit, ReplaceMethod) and name == edit.name and isinstance(node, _FUNCTIONS):
+                    node.decorator_list = node.decorator_list or getattr(known.get(name), "decorator_list", [])
+                present = known.get(name)
+                if present is not None and name not in plan.removed and not _planned_equal(node, present):
+                    self.refuse("VCG601", f"`{old.name}.{name}` was replaced although the plan keeps it", 1)
+                known[name] = node
             plan.blocks.append((edit, block, edit.source))
         return plan
 
     def _methods(self, old: ast.ClassDef, new: ast.ClassDef, plan: _Methods) -> None:
         planned, gone = plan.planned, plan.planned | plan.removed
         for node in new.body:
-            if isinstance(node, _FUNCTIONS) and node.name in plan.removed - planned:
-                self.refuse("VCG602", f"`{new.name}.{node.name}` should have been removed", node.lineno)
-        last_word = {function.name: edit for edit, block, _ in plan.blocks for function in block}
+            if _is_member(node, plan.removed - planned):
+                self.refuse("VCG602", f"`{new.name}.{_name_of(node)}` should have been removed", node.lineno)
+        last_word = {name: edit for edit, block, _ in plan.blocks for name in block}
         for edit, whole, source in plan.blocks:
-            block = [function for function in whole if last_word[function.name] is edit]
-            places = [
-                i
-                for i, node in enumerate(new.body)
-                if isinstance(node, _FUNCTIONS) and node.name in {f.name for f in block}
-            ]
+            block = {name: node for name, node in whole.items() if last_word[name] is edit}
+            places = [i for i, node in enumerate(new.body) if _is_member(node, block)]
             nodes = [new.body[place] for place in places]
-            if [_name_of(node) for node in nodes] != [function.name for function in block]:
+            if [_name_of(node) for node in nodes] != [*block]:
                 self.refuse(
                     "VCG602", f"the planned methods of `{new.name}` are not there once and in order", new.lineno
                 )
                 continue
-            for function, node in zip(block, nodes, strict=True):
-                if not _planned_equal(function, node):
-                    self.refuse("VCG602", f"`{new.name}.{function.name}` is not what was planned", node.lineno)
+            for (name, planned_node), node in zip(block.items(), nodes, strict=True):
+                if not _planned_equal(planned_node, node):
+                    self.refuse("VCG602", f"`{new.name}.{name}` is not what was planned", node.lineno)
             if places and places[-1] - places[0] != len(places) - 1:
                 self.refuse("VCG603", f"the planned methods of `{new.name}` are not next to each other", new.lineno)
             self._check_place(old, new, edit, places, gone)
             if nodes:
                 self._declare_block(nodes, source)
         for node in old.body:
-            if isinstance(node, _FUNCTIONS) and node.name in gone:
+            if _is_member(node, gone):
                 self._declare_removed(node)
-        old.body = [node for node in old.body if not (isinstance(node, _FUNCTIONS) and node.name in gone)]
-        new.body = [node for node in new.body if not (isinstance(node, _FUNCTIONS) and node.name in gone)]
+        old.body = [node for node in old.body if not _is_member(node, gone)]
+        new.body = [node for node in new.body if not _is_member(node, gone)]
 
     def _check_place(
         self,
@@ -508,17 +511,17 @@ class _Proof:
         """The block stands where its first method stood, or behind `after`, or at the end."""
 
         def untouched(body: Iterable[ast.stmt]) -> int:
-            return sum(not (isinstance(node, _FUNCTIONS) and node.name in gone) for node in body)
+            return sum(not _is_member(node, gone) for node in body)
 
-        own = {node.name for node in ast.parse(edit.source).body if isinstance(node, _FUNCTIONS)}
-        if isinstance(edit, PutMethods) and own.isdisjoint(map(_name_of, old.body)):
+        own = {*_members(ast.parse(edit.source).body)}
+        if isinstance(edit, PutMethods) and own.isdisjoint(_members(old.body)):
             own = set(edit.remove)
-        first = next((i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS) and node.name in own), None)
+        first = next((i for i, node in enumerate(old.body) if _is_member(node, own)), None)
         expected: int | None = untouched(old.body)
         if first is not None:
             expected = untouched(old.body[:first])
         elif isinstance(edit, PutMethods) and edit.after is not None:
-            anchors = [i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS) and node.name == edit.after]
+            anchors = [i for i, node in enumerate(old.body) if _is_member(node, [edit.after])]
             # An anchor that another operation puts there has no place in the original to compare with.
             expected = untouched(old.body[: anchors[-1] + 1]) if anchors else None
         if places and expected is not None and untouched(new.body[: places[0]]) != expected:

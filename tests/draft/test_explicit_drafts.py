@@ -104,5 +104,13 @@ def test_a_model_of_another_form_gets_none(architecture, release_tree):
     assert drafted(release_tree(RELEASE), architecture).explicit is None
 
 
+def test_a_prompt_without_a_placeholder_is_that_of_the_example(release_tree):
+    """Cohere2 Vision names no placeholder, so its port brought no test entry."""
+    test = drafted(release_tree(RELEASE), "Cohere2VisionForConditionalGeneration").tests[0]
+    assert test.image_prompt == "What is this?"
+    assert test.template is not None
+    assert test.template.text.startswith("<|START_OF_TURN_TOKEN|><|USER_TOKEN|><|IMG_PATCH|>{content}<|END_OF_TURN_")
+
+
 def test_a_release_without_named_paths_gets_none(release_tree):
     assert drafted(release_tree("0.26.0"), "LlavaNextForConditionalGeneration").explicit is None

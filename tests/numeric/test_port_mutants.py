@@ -82,8 +82,10 @@ QWEN25 = (
     ),
     Mutant(
         "an output that aliases the graph",
-        "outputs, indices, per_item_out_tokens, dest, clone, batch_mm_kwargs",
-        "outputs, indices, per_item_out_tokens, dest, False, batch_mm_kwargs",
+        "    def prepare_encoder_cudagraph_capture_inputs(\n",
+        "    def postprocess_encoder_output(self, outputs, indices, tokens, dest, clone=False, batch_mm_kwargs=None):\n"
+        "        super().postprocess_encoder_output(outputs, indices, tokens, dest, False, batch_mm_kwargs)\n\n"
+        "    def prepare_encoder_cudagraph_capture_inputs(\n",
         "VCG658",
         "it aliases the graph's memory",
     ),
@@ -135,16 +137,15 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "num_frames > max_frames:",
-        "num_frames > 1000:",
+        "max_tokens, max_frames = self._encoder_cudagraph_limits",
+        "pass",
         "VCG666",
         "was captured with",
-        also=("t > max(captured_frames, default=t)", "t > 1000"),
     ),
     Mutant(
         "precomputed embeddings go to the graph",
-        "has_embeds = self._get_encoder_cudagraph_keys(mm_kwargs)[1] in mm_kwargs",
-        "has_embeds = False",
+        "if embeds_key in mm_kwargs:\n            # No graph",
+        "if False:\n            # No graph",
         "VCG660",
         "precomputed embeddings",
     ),
@@ -179,11 +180,10 @@ QWEN25_TAIL = (
 QWEN25_EDGES = (
     Mutant(
         "one frame too many for a graph",
-        "num_frames > max_frames:",
-        "num_frames > max_frames + 1:",
+        "max_frames = max(max_batch_size, max_frames_per_batch)\n",
+        "max_frames = max(max_batch_size, max_frames_per_batch) + 1\n",
         "VCG654",
         "one frame more than a graph holds",
-        also=("t > max(captured_frames, default=t)", "t > max(captured_frames, default=t) + 1"),
     ),
     Mutant(
         "frames that end in a partial window are forgotten",

@@ -43,17 +43,17 @@ def test_the_call_runs_once_whatever_way_a_batch_takes(generation: str) -> None:
 
 @pytest.mark.parametrize("generation", SPOKEN)
 def test_what_no_graph_serves_is_finished_once(generation: str) -> None:
-    """Frames are sequences and embeddings may be precomputed: both replace the output of the graph."""
+    """Frames are sequences and embeddings may be precomputed: both replace the output of the graph, before 0.27."""
     spec = port_of("qwen2_vl", {"post": document_of("ernie45_vl")["post"]})
     made = methods(spec, generation)
 
+    assert made["_finish_encoder_output"].index("in mm_kwargs") < made["_finish_encoder_output"].index("return output")
+    if PROFILES[generation].dialect.zero_path_tokens:
+        assert "replay_is_dropped" not in "".join(made.values())
+        return
     assert "if 'replay_is_dropped' in batch_mm_kwargs:" in made["postprocess_encoder_output"]
     assert "mm_kwargs['replay_is_dropped'] = True" in made["prepare_encoder_cudagraph_replay_buffers"]
-    assert made["_finish_encoder_output"].index("in mm_kwargs") < made["_finish_encoder_output"].index("return output")
-    if PROFILES[generation].dialect.postprocess.value == "always":
-        assert "else" not in made["postprocess_encoder_output"]
-    else:
-        assert "else:\n        output = self._finish_encoder_output(" in made["postprocess_encoder_output"]
+    assert "else:\n        output = self._finish_encoder_output(" in made["postprocess_encoder_output"]
 
 
 @pytest.mark.parametrize("generation", PROFILES)
@@ -107,19 +107,39 @@ def test_an_import_of_the_replaced_methods_goes_with_them(release_tree) -> None:
 @pytest.mark.parametrize("unit", ["frame", "item"])
 @pytest.mark.parametrize("embeds", [True, False])
 def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: str, unit: str, embeds: bool) -> None:
-    """Frames of several items, in no release; precomputed embeddings under data parallelism, before 0.27."""
+    """Frames of several items, and precomputed embeddings under data parallelism: before 0.27."""
     without = {} if embeds else {"modalities.image.embeds": None, "modalities.video.embeds": None}
     spec = port_of("qwen2_vl", {"attention.full.unit": unit, **without})
     dialect = PROFILES[generation].dialect
     made = methods(spec, generation)
 
     told = dialect.zero_path_tokens
-    drops = dialect.postprocess.value != "none" and (unit == "frame" or (embeds and not told))
+    drops = dialect.postprocess.value != "none" and not told and (unit == "frame" or embeds)
     dropping = ("prepare_encoder_cudagraph_replay_buffers", "postprocess_encoder_output")
     assert ["replay_is_dropped" in made.get(name, "") for name in dropping] == [drops, drops]
-    assert ("above" in made.get("get_encoder_cudagraph_item_specs", "")) is (
-        dialect.item_specs and (embeds or (told and unit == "frame"))
-    )
+    declared = made.get("get_encoder_cudagraph_item_specs", "")
+    assert ("above" in declared) is (dialect.item_specs and embeds and not (told and unit == "frame"))
+    assert ("// max_frames" in declared) is (told and unit == "frame")
+
+
+@pytest.mark.parametrize(
+    ("changes", "declared"),
+    [
+        ({}, "above if has_embeds or t > 1 else {}"),
+        ({"modalities.image.embeds": None}, "above if t > 1 else {}"),
+    ],
+)
+def test_images_have_one_frame_in_a_graph(changes: dict[str, None], declared: str) -> None:
+    """No number of frames is known of a batch without videos."""
+    assert declared in methods(port_of("cohere_compass", changes), "v0_30")["get_encoder_cudagraph_item_specs"]
+
+
+@pytest.mark.parametrize("embeds", [True, False])
+def test_a_port_of_videos_alone_shares_frames_always(embeds: bool) -> None:
+    changes = {"modalities.image": None, "integration": None, **({} if embeds else {"modalities.video.embeds": None})}
+    made = methods(port_of("qwen2_vl", changes), "v0_30")["get_encoder_cudagraph_item_specs"]
+    assert ("else:\n        max_tokens, max_frames = self._encoder_cudagraph_limits" in made) is embeds
+    assert "max_tokens, max_frames = self._encoder_cudagraph_limits" in made
 
 
 @pytest.mark.parametrize(

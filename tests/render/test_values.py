@@ -7,6 +7,7 @@ buffers that a graph keeps, and its embeddings must be those of the model's own 
 from __future__ import annotations
 
 import ast
+import itertools
 from dataclasses import dataclass, field
 from itertools import pairwise
 from textwrap import indent
@@ -213,7 +214,7 @@ def test_packed_grids(kind: str, budget: int) -> None:
     model, batch = made("qwen2_5_vl", Packed), packed_batch(kind)
     wanted = packed_result(model, batch)
 
-    agree(embedded(model, batch, budget, frames=4), wanted)
+    agree(embedded(model, batch, budget, frames=budget), wanted)
     selections(model, batch, wanted, budget)
     agree([model.encoder_eager_forward(batch)], [torch.cat(wanted)])
 
@@ -228,19 +229,42 @@ def test_packed_grids_are_what_the_config_and_the_specs_say() -> None:
 
 
 def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
-    """Embeddings in place of pixels, an item of too many frames, and frames that are too many together."""
-    model, batch = made("qwen2_5_vl", Packed), packed_batch()
-    model.prepare_encoder_cudagraph_capture_inputs(16, 1, 1, torch.device("cpu"), torch.float)
+    """Embeddings in place of pixels, a video of too many frames, and frames that are too many together."""
+    model = made("qwen2_5_vl", Packed)
+    # The room of images that no video enters says nothing, nor does a smaller graph.
+    for budget, frames in ((32, 0), (16, 3), (8, 3)):
+        model.prepare_encoder_cudagraph_capture_inputs(budget, 1, frames, torch.device("cpu"), torch.float)
     ready = {"image_embeds": torch.rand(11, HIDDEN), "image_grid_thw": torch.tensor(GRIDS)}
-    assert all(spec.path_output_tokens == {"default": 17} for spec in model.get_encoder_cudagraph_item_specs(ready))
+    assert path_tokens(model, ready) == [2**31 - 1, 2**31 - 1, 2 * (2**31 - 1)]
     agree([model.encoder_eager_forward(ready)], [ready["image_embeds"]])
-    specs = model.get_encoder_cudagraph_item_specs(batch)
-    assert [bool(spec.path_output_tokens) for spec in specs] == [False, False, True]
+    assert path_tokens(model, packed_batch()) == [6, 1, 4]
 
-    assert model.prepare_encoder_cudagraph_replay_buffers(batch, 1, 2).values == {}
-    found: dict[int, Any] = {}
-    model.postprocess_encoder_output({"default": torch.zeros(16, HIDDEN)}, [0, 1, 2], [6, 1, 4], found, True, batch)
-    agree([found[index] for index in range(3)], packed_result(model, packed_batch()))
+    assert path_tokens(model, packed_batch("video")) == [6, 6, 11], "a third of 16, two thirds; one and two fit in"
+    many = {"pixel_values_videos": torch.zeros(16, 1), "video_grid_thw": torch.tensor([[4, 2, 2]])}
+    assert path_tokens(model, many) == [22], "more than any graph"
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
+@pytest.mark.parametrize("items", [1, 2, 6])
+def test_videos_of_a_graph_have_no_more_frames_than_it(items: int, frames: int) -> None:
+    """Whatever batches the manager makes of them, by their number and the tokens of the path."""
+    model, budgets = made("qwen2_5_vl", Packed), (64, 24, 8)
+    rooms = {}
+    for budget in budgets:
+        kept = model.prepare_encoder_cudagraph_capture_inputs(
+            budget, items, frames, torch.device("cpu"), torch.float
+        ).values
+        rooms[budget] = len(kept["cu_seqlens"]) - 1
+    grids = [[t, 2, 2 * w] for t in (1, 2, 3, 5, 7) for w in (1, 3)]
+    for some in itertools.combinations(grids, items):
+        pixels = torch.zeros(sum(t * h * w for t, h, w in some), 1)
+        tokens = path_tokens(model, {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(some)})
+        for budget in budgets:
+            assert sum(tokens) > budget or sum(t for t, _, _ in some) <= rooms[budget], (some, budget)
+
+
+def path_tokens(model: Any, batch: dict[str, Any]) -> list[int]:
+    return [spec.path_output_tokens["default"] for spec in model.get_encoder_cudagraph_item_specs(batch)]
 
 
 def test_patches_behind_a_packed_batch_are_short_sequences() -> None:
