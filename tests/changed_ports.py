@@ -12,11 +12,13 @@ from scaffold.descriptor.load import shipped_path
 
 #: Descriptors that are not shipped, for tests of a layout.
 UNSHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "cut").glob("*.yaml"))}
+#: Descriptors that `init --yes` drafted, for tests of what comes after a draft. Their first lines say from what.
+DRAFTED = {path.stem: path for path in sorted((Path(__file__).parent / "drafts").glob("*.yaml"))}
 
 
 def document_of(model: str) -> dict[str, Any]:
     """The descriptor of a model as plain data, a shipped one or one for tests."""
-    path = shipped_path(model) or UNSHIPPED[model]
+    path = shipped_path(model) or (UNSHIPPED | DRAFTED)[model]
     data: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text("utf-8"))
     return data
 

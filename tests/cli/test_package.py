@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from changed_ports import DRAFTED
 from cli_scene import contents
 
 from scaffold.protocol import resolve_target, with_package
@@ -38,7 +40,7 @@ def package(tmp_path, release_tree) -> Path:
     (home / "acme_models").mkdir(parents=True)
     source = release_tree(RELEASE).read("vllm/model_executor/models/qwen2_vl.py")
     source = re.sub(r"^from \.(\w+) import", r"from vllm.model_executor.models.\1 import", source, flags=re.MULTILINE)
-    (home / MODEL).write_text(source.replace("class Qwen2VLForConditionalGeneration", "class AcmeForVision"))
+    (home / MODEL).write_text(source.replace("Qwen2VLForConditionalGeneration", "AcmeForVision"))
     (home / "acme_models/__init__.py").write_text("")
     (home / "acme_models/further.py").write_text(FURTHER)
     (home / "tests").mkdir()
@@ -47,18 +49,30 @@ def package(tmp_path, release_tree) -> Path:
 
 
 @pytest.fixture
-def drafted(run, package) -> Path:
-    done = run("init", "AcmeForVision", "--vllm", RELEASE, "--package", package, "--yes", "--no-run", "-o", "acme.yaml")
+def drafted(run) -> Path:
+    """The stored draft of its model, in the current folder."""
+    return Path(shutil.copy(DRAFTED["acme"], "acme.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "module"),
+    [("AcmeForVision", RELEASE, "qwen"), ("acme_models/further.py:Foreign", "0.29.0", "further")],
+)
+def test_a_model_is_drafted_by_its_name_and_by_its_file(run, package, model, release, module):
+    target = ("--vllm", release, "--package", package)
+    reference = package / model if "/" in model else model
+
+    done = run("init", reference, *target, "--yes", "--no-run", "-o", "acme.yaml")
+
     assert done.code == 0, done.err
-    assert f"plan acme.yaml --vllm {RELEASE} --package {package}" in done.err
-    return Path("acme.yaml")
+    assert f"plan acme.yaml --vllm {release} --package {package}" in done.err
+    text = Path("acme.yaml").read_text()
+    assert f"module: acme_models.{module}" in text
+    assert "integration:" not in text  # vLLM's tests, docs and examples list no model of another package
 
 
 def test_the_port_is_in_the_package_s_file_alone_and_goes_again(run, package, drafted, release_tree):
     target = ("--vllm", RELEASE, "--package", package)
-    text = drafted.read_text()
-    assert "module: acme_models.qwen" in text
-    assert "integration:" not in text  # vLLM's tests, docs and examples list no model of another package
     before = contents(package)
 
     planned = run("plan", drafted, *target)
@@ -130,13 +144,8 @@ def test_a_class_with_a_port_needs_nothing(run, package):
 
 def test_a_port_that_would_change_vllm_is_refused(run, package):
     target = ("--vllm", "0.29.0", "--package", package)
-    assert (
-        run("init", "further.py:Foreign", *target, "--yes", "--no-run", "-o", "foreign.yaml").code == 4
-    )  # no such file
-    assert (
-        run("init", package / "acme_models/further.py:Foreign", *target, "--yes", "--no-run", "-o", "foreign.yaml").code
-        == 0
-    )
+    assert run("init", "further.py:Foreign", *target).code == 4  # no such file
+    shutil.copy(DRAFTED["acme_foreign"], "foreign.yaml")
     before = contents(package)
 
     done = run("new", "foreign.yaml", *target)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_scene import contents
 
 from scaffold.descriptor.load import shipped_path
+from scaffold.draft import Draft
 
 pytestmark = pytest.mark.trees
 
@@ -170,21 +172,38 @@ def test_a_model_without_adapters_is_for_a_fork(run):
     )
 
 
+@pytest.fixture
+def drafted(monkeypatch):
+    """`drafted("phi3v")`: from then on `init` has that descriptor as its draft, of a run that it does not make."""
+
+    def use(model: str) -> None:
+        shipped = shipped_path(model)
+        assert shipped is not None
+        draft = Draft(model, shipped.read_text("utf-8"), (), (), ())
+        monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: SimpleNamespace(batches=(1,)))
+        monkeypatch.setattr("scaffold.draft.interview", lambda *_, **__: draft)
+
+    return use
+
+
 @pytest.mark.parametrize(
-    ("architecture", "release", "ending"),
+    ("model", "architecture", "release", "ending"),
     [
         (
+            "paligemma",
             "PaliGemmaForConditionalGeneration",
             RELEASE,
             ": this gives a port for a tree. Next: `vitcg-scaffold plan my.yaml --vllm 0.33.0`\n",
         ),
         (
+            "phi3v",
             "Phi3VForCausalLM",
             RELEASE,
             ": this gives an adapter for the plugin, and no port for a tree (VCG466). Next: `vitcg-scaffold verify "
             "my.yaml --vllm 0.33.0`, then `vitcg-scaffold new my.yaml --into generated`\n",
         ),
         (
+            "phi3v",
             "Phi3VForCausalLM",
             "0.22.0",
             ": a port would run the model's code twice, and no adapter can be made (VCG466). Next: `vitcg-scaffold "
@@ -192,16 +211,17 @@ def test_a_model_without_adapters_is_for_a_fork(run):
         ),
     ],
 )
-def test_a_draft_ends_with_what_it_gives(run, release_tree, architecture, release, ending):
+def test_a_draft_ends_with_what_it_gives(run, release_tree, drafted, model, architecture, release, ending):
     release_tree(release)
+    drafted(model)
 
-    done = run("init", architecture, "--vllm", release, "--no-run", "--yes", "-o", "my.yaml")
+    done = run("init", architecture, "--vllm", release, "--yes", "-o", "my.yaml")
 
     assert done.code == 0, done.err
     assert done.err.endswith(ending)
 
 
-def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, monkeypatch):
+def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, drafted, monkeypatch):
     """Which gives the reason."""
     from scaffold import plan
     from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -211,7 +231,8 @@ def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, monkeyp
 
     release_tree(RELEASE)
     monkeypatch.setattr(plan, "plan_changes", refuse)
+    drafted("paligemma")
 
-    done = run("init", "PaliGemmaForConditionalGeneration", "--vllm", RELEASE, "--no-run", "--yes", "-o", "my.yaml")
+    done = run("init", "PaliGemmaForConditionalGeneration", "--vllm", RELEASE, "--yes", "-o", "my.yaml")
 
     assert done.err.endswith("open. Next: `vitcg-scaffold plan my.yaml --vllm 0.33.0`\n")

@@ -1,4 +1,4 @@
-"""A cut at an encoder of another package: Gemma 4 and its kin, by the drafts of `init --yes` on real classes.
+"""A cut at an encoder of another package: Gemma 4 and its kin, by stored drafts of real classes.
 
 The shipped Gemma 4 also has graphs of frames, which have fewer patches than an image: a path for each shape.
 """
@@ -19,7 +19,7 @@ from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
 from scaffold.descriptor import CutPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
+from scaffold.draft import interview
 from scaffold.edit import apply_edits
 from scaffold.protocol import GENERATIONS, known_profile
 from scaffold.verify.numeric import NumericReport
@@ -36,42 +36,37 @@ CALL = (
     "self.vision_tower.encoder(inputs_embeds=pixels, attention_mask=attention_mask, "
     "pixel_position_ids=pixel_position_ids)"
 )
-#: architecture -> its release and recipe
+#: stored draft -> its release and recipe
 PORTS = {
-    "Gemma4ForConditionalGeneration": (PRISTINE, "gemma4_mm"),
-    "DiffusionGemmaForBlockDiffusion": (RELEASE, "diffusion_gemma"),
-    "EmbeddingGemma2Model": (RELEASE, "embedding_gemma2"),
+    "gemma4_early": (PRISTINE, "gemma4_mm"),
+    "diffusion_gemma": (RELEASE, "diffusion_gemma"),
+    "embedding_gemma2": (RELEASE, "embedding_gemma2"),
 }
 
 
-@pytest.fixture(scope="module")
-def drafted(release_tree: Any) -> Any:
-    def call(architecture: str, answers: dict[str, str] | None = None) -> CutPort:
-        tree = release_tree(PORTS[architecture][0])
-        asked = draft_descriptor(tree, architecture).questions
-        first = {question.key: question.candidates[0].value for question in asked}
-        port = load_descriptor_text(draft_descriptor(tree, architecture, first | (answers or {})).text, "draft.yaml")
-        assert isinstance(port, CutPort)
-        return port
-
-    return call
-
-
-@pytest.mark.parametrize("architecture", PORTS)
-def test_what_is_drafted(architecture: str, drafted: Any, release_tree: Any) -> None:
-    port = drafted(architecture)
+@pytest.mark.parametrize("model", PORTS)
+def test_what_is_drafted(model: str, release_tree: Any) -> None:
+    """From the source."""
+    tree = release_tree(PORTS[model][0])
+    draft = interview(tree, port_of(model).architecture, {}, lambda question: question.candidates[0].value)
+    port = load_descriptor_text(draft.text, "draft.yaml")
+    assert isinstance(port, CutPort)
     assert (port.forward.call.text, port.forward.result) == (CALL, "last_hidden_state")
     assert port.let["np"].text == f"{VISION}.default_output_length * {VISION}.pooling_kernel_size ** 2"
     assert [part.text for part in port.forward.unit] == ["np", "columns"]
     beside = {name: ([part.text for part in one.shape], one.dtype) for name, one in port.forward.with_.items()}
     assert beside == {"attention_mask": (["np"], "bool"), "pixel_position_ids": (["np", "2"], "int64")}
     assert list(port.modalities) == ["image"]
-    assert prepare_port(port, release_tree(PORTS[architecture][0])).changed
 
 
-def test_a_subclass_without_the_encoder_has_no_graphs(drafted: Any, release_tree: Any) -> None:
+@pytest.mark.parametrize("model", PORTS)
+def test_a_draft_is_a_port(model: str, release_tree: Any) -> None:
+    assert prepare_port(port_of(model), release_tree(PORTS[model][0])).changed
+
+
+def test_a_subclass_without_the_encoder_has_no_graphs(release_tree: Any) -> None:
     """The unified Gemma 4 embeds patches by a linear layer, in an entry of its own."""
-    port = drafted("Gemma4ForConditionalGeneration")
+    port = port_of("gemma4_early")
     tree = release_tree(PRISTINE)
     assert port.model.optout == ("Gemma4UnifiedForConditionalGeneration",)
     kept = port.replace(model=port.model.replace(optout=()))
@@ -79,9 +74,9 @@ def test_a_subclass_without_the_encoder_has_no_graphs(drafted: Any, release_tree
         prepare_port(kept, tree)
 
 
-def test_the_section_of_a_method_that_gets_a_parameter_keeps_its_title(drafted: Any, release_tree: Any) -> None:
+def test_the_section_of_a_method_that_gets_a_parameter_keeps_its_title(release_tree: Any) -> None:
     tree = release_tree(PRISTINE)
-    port = prepare_port(drafted("Gemma4ForConditionalGeneration"), tree)
+    port = prepare_port(port_of("gemma4_early"), tree)
     [file] = [file for file in port.plan.files if file.path == MODEL]
     text = apply_edits(tree.read(MODEL), file.edits, path=MODEL).text
     for title in ("    # Image processing\n", "    # Video processing (frames through vision tower)\n"):
@@ -146,10 +141,10 @@ def test_only_what_differs_depends_on_the_path() -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("architecture", PORTS)
-def test_the_port_equals_the_pristine_tree(architecture: str, drafted: Any, release_tree: Any) -> None:
-    release, recipe = PORTS[architecture]
-    [report] = prove_numerics(drafted(architecture), release_tree(release), recipe=recipe)
+@pytest.mark.parametrize("model", PORTS)
+def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
+    release, recipe = PORTS[model]
+    [report] = prove_numerics(port_of(model), release_tree(release), recipe=recipe)
     assert_right(report, 20, 4)
 
 
@@ -167,9 +162,8 @@ MUTANTS = (
 
 
 @pytest.fixture(scope="module")
-def reports(drafted: Any, release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    port = drafted("DiffusionGemmaForBlockDiffusion")
-    [request] = numeric_requests(port, release_tree(RELEASE), recipe="diffusion_gemma")
+def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
+    [request] = numeric_requests(port_of("diffusion_gemma"), release_tree(RELEASE), recipe="diffusion_gemma")
     return reports_of(request, "vllm/model_executor/models/diffusion_gemma.py", MUTANTS, asked)
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from scaffold.descriptor import load_descriptor_text
-from scaffold.draft import interview
+from scaffold.draft.integration import draft_integration
+from scaffold.draft.locate import locate
+from scaffold.draft.sheet import Sheet
+from scaffold.draft.subject import Subject
+from scaffold.tower.source import Program
 
 pytestmark = pytest.mark.trees
 
 
 def drafted(tree, architecture):
-    """The port of a draft with the first candidate for each question."""
-    draft = interview(
-        tree, architecture, {}, lambda question: question.candidates[0].value if question.candidates else None
-    )
-    return load_descriptor_text(draft.text, "draft.yaml")
+    """The test of a draft that serves images, and its example; each may be missing."""
+    program, sheet = Program(tree), Sheet({})
+    draft_integration(sheet, Subject(tree, program, locate(tree, program, architecture)), ("image",))
+    entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
+    return entries.get("test"), entries.get("example")
 
 
 @pytest.mark.parametrize(
@@ -35,27 +39,25 @@ def drafted(tree, architecture):
     ],
 )
 def test_entries_are_drafted_from_what_the_tree_says_elsewhere(release_tree, architecture, checkpoint, prompt, example):
-    port = drafted(release_tree("0.33.0"), architecture)
-    [test] = port.tests
-    assert checkpoint in (None, test.model)
-    assert test.image_prompt.startswith(prompt)
-    assert port.examples == ((example,) if example else ())
+    test, found = drafted(release_tree("0.33.0"), architecture)
+    assert checkpoint in (None, test["model"])
+    assert test["image_prompt"].startswith(prompt)
+    assert found == example
 
 
 @pytest.mark.parametrize("architecture", ["ColQwen3_5", "CLIPModel", "LlamaNemotronVLModel"])
 def test_a_model_that_only_pools_has_no_entry_in_a_test_that_generates(release_tree, architecture):
-    port = drafted(release_tree("0.33.0"), architecture)
-    assert (port.tests, port.examples) == ((), ())
+    assert drafted(release_tree("0.33.0"), architecture) == (None, None)
 
 
 def test_a_checkpoint_that_is_not_there_is_no_test(release_tree):
     """MiniMax-M3's was not online yet. With it, the test has the placeholder, a constant of a class."""
     tree, registry = release_tree("0.33.0"), "tests/models/registry.py"
-    assert drafted(tree, "MiniMaxM3SparseForConditionalGeneration").tests == ()
-    assert drafted(tree, "Qwen4ExpForConditionalGeneration").tests == ()
+    assert drafted(tree, "MiniMaxM3SparseForConditionalGeneration")[0] is None
+    assert drafted(tree, "Qwen4ExpForConditionalGeneration")[0] is None
     online = tree.read(registry).replace("is_available_online=False", "is_available_online=True")
-    [test] = drafted(tree.with_files({registry: online.encode()}), "MiniMaxM3SparseForConditionalGeneration").tests
-    assert test.image_prompt.startswith("]<]image[>[")
+    test, _ = drafted(tree.with_files({registry: online.encode()}), "MiniMaxM3SparseForConditionalGeneration")
+    assert test["image_prompt"].startswith("]<]image[>[")
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_a_constant_that_is_said_by_itself_is_no_placeholder(release_tree, said)
     text = tree.read(model)
     circle = text.replace('IMAGE_TOKEN = "<image>"', said)
     assert circle != text
-    assert drafted(tree.with_files({model: circle.encode()}), "Ovis").tests == ()
+    assert drafted(tree.with_files({model: circle.encode()}), "Ovis")[0] is None

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 
-from scaffold.descriptor import load_descriptor_text
-from scaffold.draft import interview
 from scaffold.verify.numeric import check_numerics_all
 from scaffold.workflow import numeric_requests
 
@@ -19,10 +18,7 @@ EMBEDDED = "return torch.cat(tuple(embeddings))"
 
 
 def test_they_go_through_the_projector(release_tree: Any) -> None:
-    tree = release_tree("0.33.0")
-    draft = interview(tree, "HCXVisionV2ForCausalLM", {}, lambda question: question.candidates[0].value)
-    port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
-    [request] = numeric_requests(port, tree)
+    [request] = numeric_requests(port_of("hyperclovax_vision_v2"), release_tree("0.33.0"))
     text = request.overlay[FILE].decode()
     assert EMBEDDED in text
     as_they_are = {**request.overlay, FILE: text.replace(EMBEDDED, "return embeds").encode()}

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 
-from scaffold.descriptor import load_descriptor_text
-from scaffold.draft import interview
 from scaffold.verify.numeric import (
     Missing,
     NumericOptions,
@@ -159,10 +158,7 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
 @pytest.mark.lab
 def test_an_automatic_recipe_has_budgets_in_the_tokens_of_the_port(release_tree: Any, on_cpu: None) -> None:
     """BLIP-2: an image has 32 embeddings, and takes 257 tokens of a budget."""
-    tree = release_tree("0.33.0")
-    draft = interview(tree, "Blip2ForConditionalGeneration", {}, lambda question: question.candidates[0].value)
-    drafted = load_descriptor_text(draft.text, f"{draft.name}.yaml")
-    (request,) = numeric_requests(drafted, tree, recipe=AUTOMATIC)
+    (request,) = numeric_requests(port_of("blip2"), release_tree("0.33.0"), recipe=AUTOMATIC)
     report = check_real_graphs(replace(request, options=NumericOptions()), request.tree)
 
     assert report.passed, "\n".join(report.lines())

@@ -7,9 +7,7 @@ import ast
 import pytest
 from changed_ports import port_of
 
-from scaffold.descriptor import AnyPort, load_descriptor_text
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft import draft_descriptor
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
 from scaffold.plan.question import plan_question
@@ -111,18 +109,14 @@ def test_towers_of_tiles_are_not_compared(release_tree):
 # --- a class whose base has a port ------------------------------------------------------------------------------------
 
 MOE, BASE = "Qwen3VLMoeForConditionalGeneration", "Qwen3VLForConditionalGeneration"
-ANSWERS = {"buffers": "[pos_embeds, rotary_pos_emb_cos, rotary_pos_emb_sin]", "budget.min": "64"}
-
-
-def heir(tree: SourceTree) -> AnyPort:
-    """The drafted port of a class that inherits upstream's; its tower is imported from its base's module."""
-    return load_descriptor_text(draft_descriptor(tree, MOE, ANSWERS).text, "qwen3_vl_moe.yaml")
+#: The draft of a class that inherits upstream's port; its tower is imported from its base's module.
+HEIR = "qwen3_vl_moe"
 
 
 def test_a_port_of_the_base_is_not_overridden_unasked(release_tree):
     tree = release_tree("0.33.0")
     with pytest.raises(DiagnosticError) as caught:
-        prepare_port(heir(tree), tree)
+        prepare_port(port_of(HEIR), tree)
 
     (problem,) = caught.value.diagnostics
     assert problem.code == "VCG520"
@@ -138,7 +132,7 @@ def test_a_port_of_the_base_is_not_overridden_unasked(release_tree):
 
 def test_a_class_gets_methods_of_its_own_with_replace(release_tree):
     tree = release_tree("0.33.0")
-    changes = prepare_port(heir(tree), tree, replace=True).changed
+    changes = prepare_port(port_of(HEIR), tree, replace=True).changed
     (change,) = [change for change in changes if change.path.startswith(MODELS)]
     assert change.path == f"{MODELS}/qwen3_vl_moe.py"
     [owner] = [node for node in ast.parse(change.after or b"").body if getattr(node, "name", "") == MOE]
