@@ -16,10 +16,14 @@ UNSHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "cut").
 DRAFTED = {path.stem: path for path in sorted((Path(__file__).parent / "drafts").glob("*.yaml"))}
 
 
+def path_of(model: str) -> Path:
+    """The descriptor of a model, a shipped one or one for tests."""
+    return Path(str(shipped_path(model) or (UNSHIPPED | DRAFTED)[model]))
+
+
 def document_of(model: str) -> dict[str, Any]:
-    """The descriptor of a model as plain data, a shipped one or one for tests."""
-    path = shipped_path(model) or (UNSHIPPED | DRAFTED)[model]
-    data: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text("utf-8"))
+    """The descriptor of a model as plain data."""
+    data: dict[str, Any] = yaml.safe_load(path_of(model).read_text("utf-8"))
     return data
 
 

@@ -223,11 +223,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...]) -> str:
     reasons = []
     for found in against:
         reason = found.message.removeprefix("the model is beyond the layouts: ")
-        at = (
-            f"{SourceLine(found.span.file.removeprefix(f'{subject.tree.label}/'), found.span.line)}: "
-            if found.span
-            else ""
-        )
+        at = f"{SourceLine(subject.tree.relative(found.span.file), found.span.line)}: " if found.span else ""
         reasons.append("; ".join((f"{at}{reason}", *found.notes)))
     sheet.ask(Question("layout", "no layout fits the model as it is written", (), tuple(reasons)))
     names: list[str] = []

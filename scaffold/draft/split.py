@@ -56,16 +56,12 @@ class Tower:
     def call(self) -> str:
         return f"self.{self.part.name}"
 
-    def relative(self, shown: str) -> str:
-        """A place that a slice tells, as a draft writes it."""
-        return shown.removeprefix(self.subject.tree.display(""))
-
     def evidence(self, crossing: Crossing) -> str:
         last = crossing.evidence[-1] if crossing.evidence else None
-        return f"{self.relative(last.file)}:{last.line}: {last.what}" if last is not None else ""
+        return f"{self.subject.tree.relative(last.file)}:{last.line}: {last.what}" if last is not None else ""
 
     def hazard(self, found: Hazard) -> str:
-        return f"{self.relative(found.file)}:{found.line}: {found.what}"
+        return f"{self.subject.tree.relative(found.file)}:{found.line}: {found.what}"
 
 
 def slice_of(tower: Tower) -> TowerSlice:
@@ -78,10 +74,10 @@ def slice_of(tower: Tower) -> TowerSlice:
             split_tower(sliced)
     except DiagnosticError as error:
         first = error.diagnostics[0]
-        place = SourceLine(tower.relative(first.span.file), first.span.line) if first.span else tower.place
+        place = SourceLine(tree.relative(first.span.file), first.span.line) if first.span else tower.place
         raise beyond(tree, place, f"`{tower.call}` ({name}) cannot be split: {first.message}") from None
     for hazard in staying if not sliced.already_split else ():
-        place = SourceLine(tower.relative(hazard.file), hazard.line)
+        place = SourceLine(tree.relative(hazard.file), hazard.line)
         within = f"`{hazard.via[-1]}`: " if hazard.via else ""
         what = f"{within}{hazard.what} follows from the grid and cannot leave the tower"
         tower.sheet.obstacles += beyond(tree, place, what).diagnostics

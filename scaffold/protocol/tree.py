@@ -122,6 +122,12 @@ class SourceTree:
         """The path that a person sees: the label and the path inside the tree."""
         return f"{(self.beside(relpath) or self).label.rstrip('/')}/{relpath}"
 
+    def relative(self, shown: str) -> str:
+        """The path inside the tree, or its package, of one that a person sees."""
+        for label in (self.label, self.home_label):
+            shown = shown.removeprefix(f"{label.rstrip('/')}/")
+        return shown
+
     def span(self, relpath: str, line: int = 1, column: int = 1, width: int = 1) -> Span:
         """A span on one line of a file of the tree."""
         return Span(self.display(relpath), line, column, line, column + width)

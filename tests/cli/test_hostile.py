@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cli_scene import DOCS, PLACES, PROTOCOL, ROOT, child, contents, environment
+from init_draft import draft_is
 from test_new import git, make_repository
 
 from scaffold.cli.output import write_output
@@ -92,14 +93,16 @@ def test_the_traps_work(trapped, command):
     assert sprung(trapped)
 
 
-def test_no_command_runs_what_a_repository_names(run, trapped):
+def test_no_command_runs_what_a_repository_names(run, trapped, monkeypatch):
     assert run("plan", "internvl", "--vllm", trapped).code == 0
     assert run("new", "internvl", "--vllm", trapped, "--check").code == 1
     assert run("new", "internvl", "--vllm", trapped).code == 0
     assert run("pr", "internvl", "--vllm", trapped).code == 0
     assert run("new", "internvl", "--vllm", trapped).code == 0
     assert run("revert", trapped).code == 0
-    assert run("init", "internvl", "--vllm", trapped, "--no-input", "--no-run").code == 0
+    with monkeypatch.context() as patch:
+        draft_is("internvl", patch.setattr)
+        assert run("init", "internvl", "--vllm", trapped, "--no-input").code == 0
     assert run("revert", "--unfinished", trapped).code == 0
     assert not sprung(trapped)
 

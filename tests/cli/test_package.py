@@ -69,6 +69,8 @@ def test_a_model_is_drafted_by_its_name_and_by_its_file(run, package, model, rel
     text = Path("acme.yaml").read_text()
     assert f"module: acme_models.{module}" in text
     assert "integration:" not in text  # vLLM's tests, docs and examples list no model of another package
+    assert f"    # acme_models/{module}.py:" in text
+    assert str(package) not in text  # a draft goes to others
 
 
 def test_the_port_is_in_the_package_s_file_alone_and_goes_again(run, package, drafted, release_tree):

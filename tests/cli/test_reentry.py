@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cli_scene import contents
+from init_draft import draft_is
 
 from scaffold.descriptor.load import shipped_path
-from scaffold.draft import Draft
 
 pytestmark = pytest.mark.trees
 
@@ -172,20 +171,6 @@ def test_a_model_without_adapters_is_for_a_fork(run):
     )
 
 
-@pytest.fixture
-def drafted(monkeypatch):
-    """`drafted("phi3v")`: from then on `init` has that descriptor as its draft, of a run that it does not make."""
-
-    def use(model: str) -> None:
-        shipped = shipped_path(model)
-        assert shipped is not None
-        draft = Draft(model, shipped.read_text("utf-8"), (), (), ())
-        monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: SimpleNamespace(batches=(1,)))
-        monkeypatch.setattr("scaffold.draft.interview", lambda *_, **__: draft)
-
-    return use
-
-
 @pytest.mark.parametrize(
     ("model", "architecture", "release", "ending"),
     [
@@ -211,9 +196,9 @@ def drafted(monkeypatch):
         ),
     ],
 )
-def test_a_draft_ends_with_what_it_gives(run, release_tree, drafted, model, architecture, release, ending):
+def test_a_draft_ends_with_what_it_gives(run, release_tree, monkeypatch, model, architecture, release, ending):
     release_tree(release)
-    drafted(model)
+    draft_is(model, monkeypatch.setattr)
 
     done = run("init", architecture, "--vllm", release, "--yes", "-o", "my.yaml")
 
@@ -221,7 +206,7 @@ def test_a_draft_ends_with_what_it_gives(run, release_tree, drafted, model, arch
     assert done.err.endswith(ending)
 
 
-def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, drafted, monkeypatch):
+def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, monkeypatch):
     """Which gives the reason."""
     from scaffold import plan
     from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -231,7 +216,7 @@ def test_a_draft_that_no_plan_takes_leads_to_the_plan(run, release_tree, drafted
 
     release_tree(RELEASE)
     monkeypatch.setattr(plan, "plan_changes", refuse)
-    drafted("paligemma")
+    draft_is("paligemma", monkeypatch.setattr)
 
     done = run("init", "PaliGemmaForConditionalGeneration", "--vllm", RELEASE, "--yes", "-o", "my.yaml")
 

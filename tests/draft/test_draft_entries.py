@@ -69,3 +69,11 @@ def test_a_constant_that_is_said_by_itself_is_no_placeholder(release_tree, said)
     circle = text.replace('IMAGE_TOKEN = "<image>"', said)
     assert circle != text
     assert drafted(tree.with_files({model: circle.encode()}), "Ovis")[0] is None
+
+
+def test_names_of_examples_may_have_hyphens(release_tree):
+    tree, example = release_tree("0.33.0"), "examples/generate/multimodal/vision_language_offline.py"
+    text = tree.read(example)
+    renamed = text.replace('"llama4": ', '"llama-4": ')
+    assert renamed != text
+    assert drafted(tree.with_files({example: renamed.encode()}), "Llama4ForConditionalGeneration")[1] == "llama-4"

@@ -507,15 +507,6 @@ def test_a_modality_beyond_the_layouts_is_left_out(name, copied_tree):
     assert {problem.code for problem in error.value.diagnostics} == {"VCG390"}
 
 
-def test_names_of_examples_may_have_hyphens(copied_tree):
-    release, architecture = FILES["mllama4"]
-    example = "examples/generate/multimodal/vision_language_offline.py"
-    tree = copied_tree(release, REGISTRY, f"{MODELS}/mllama4.py", example, "tests/models/registry.py")
-    replace(tree.root, (example,), [('"llama4": ', '"llama-4": ')])
-    found = draft_descriptor(open_tree(tree.root), architecture, {"let.k": "64"})
-    assert load_descriptor_text(found.text, "draft.yaml").examples == ("llama-4",)
-
-
 def test_a_port_of_tiles_takes_ready_embeddings_of_one_modality(release_tree):
     """InternVL reads those of videos, too, since 0.30; the draft says what it does not cover."""
     found = draft_descriptor(release_tree("0.33.0"), "InternVLChatModel", {"let.k": "self.num_image_token"})
