@@ -42,7 +42,7 @@ _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
          ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
 
-#: What fits into one line of a method behind `return`: vLLM's have 88 columns.
+#: The room behind `return` in a line of a method: vLLM's lines have 88 columns.
 _LONG = 88 - len("        return ")
 
 #: The pixels in the place of a call's own argument.
