@@ -42,6 +42,9 @@ _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
          ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
 
+#: The room behind `return` in a line of a method: vLLM's lines have 88 columns.
+_LONG = 88 - len("        return ")
+
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
 #: The parameter of the method that a graph holds.
@@ -298,7 +301,21 @@ class _Extractor:
 
     def _encode_method(self) -> str:
         body = next(run.body for method in self.methods for run in method.runs)
-        return f"def {ENCODE_METHOD}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n    return {body}\n"
+        lines = [f"return {body}"]
+        if len(body) > _LONG:
+            # Calls in calls leave no room for a long argument: pixels that are converted first get a line of their own.
+            converted = next(
+                (
+                    ast.unparse(node)
+                    for node in ast.walk(ast.parse(body, mode="eval"))
+                    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(f"{_PARAMETER}.")
+                ),
+                _PARAMETER,
+            )
+            if converted != _PARAMETER:
+                lines = [f"{_PARAMETER} = {converted}", f"return {body.replace(converted, _PARAMETER)}"]
+        text = textwrap.indent("\n".join(lines), "    ")
+        return f"def {ENCODE_METHOD}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n{text}\n"
 
     # -- what follows it
 

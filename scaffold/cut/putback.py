@@ -25,7 +25,7 @@ def prove_extraction(
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self._encode_patches(e)`
     becomes the one expression that this method returns, with `e` in the place of its one parameter, before which
-    nothing there has an effect.
+    nothing there has an effect. The method may first set its parameter to such an expression.
 
     `x, y = self.FIRST(z)` becomes the body of that method, which takes `z` and ends with `return x, y`.
 
@@ -174,20 +174,25 @@ class _Encode(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.func) != f"self.{_ENCODE}":
             return node
-        end = self.method.body[-1] if self.method is not None else None
-        value = end.value if isinstance(end, ast.Return) else None
         parameters = [one.arg for one in self.method.args.args] if self.method is not None else []
-        if value is None or self.method is None or len(self.method.body) != 1 or len(parameters) != 2:
+        if self.method is None or len(parameters) != 2 or len(node.args) != 1 or node.keywords:
             self.failed = True
             return node
-        value = copy.deepcopy(value)
-        uses = [one for one in ast.walk(value) if isinstance(one, ast.Name) and one.id == parameters[1]]
         scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
-        own = any(isinstance(one, scopes) for one in ast.walk(value))
-        if own or len(node.args) != 1 or node.keywords or len(uses) != 1 or not _leads(value, uses[0]):
-            self.failed = True
-            return node
-        return _Put(uses[0], node.args[0]).visit(value)  # type: ignore[no-any-return]
+        given: ast.AST = node.args[0]
+        for part in self.method.body:
+            is_last = part is self.method.body[-1]
+            sets = isinstance(part, ast.Assign) and [ast.unparse(one) for one in part.targets] == parameters[1:]
+            right = isinstance(part, ast.Return) if is_last else sets
+            value = copy.deepcopy(part.value) if right and isinstance(part, ast.Return | ast.Assign) else None
+            nodes = [*ast.walk(value)] if value is not None else []
+            uses = [one for one in nodes if isinstance(one, ast.Name) and one.id == parameters[1]]
+            own = any(isinstance(one, scopes) for one in nodes)
+            if value is None or own or len(uses) != 1 or not _leads(value, uses[0]):
+                self.failed = True
+                return node
+            given = _Put(uses[0], given).visit(value)
+        return given
 
 
 def _inlined(function: ast.FunctionDef) -> bool:
@@ -231,7 +236,7 @@ def _is_last_use(block: list[ast.stmt], statement: ast.stmt, name: str) -> bool:
 
 
 class _Put(ast.NodeTransformer):
-    def __init__(self, old: ast.Name, new: ast.expr) -> None:
+    def __init__(self, old: ast.Name, new: ast.AST) -> None:
         self.old, self.new = old, new
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -24,6 +24,8 @@ _OF_PROCESSOR = re.compile(r"^self\.((info|ctx)\.)?get_hf_config\(\w*\)")
 _COUNT = re.compile(r"^(num_patches|patch_num|image_num_patch|grid_size)$")
 #: Names of dimensions in annotated shapes: of channels that have no number there, and of sides.
 CHANNELS = {"c", "C"}
+#: Channels, height and width; the channels of a colour image.
+_AXES, _COLOURS = 3, 3
 _SIDES = {"h": "height", "w": "width", "H": "height", "W": "width"}
 #: Units that no annotation says anything of: images, or flat patches where the model makes that of its input.
 _IMAGE: tuple[object, ...] = ("n", 3, "h", "w")
@@ -85,8 +87,19 @@ def draft_unit(
         colours = (Candidate("3", "colour channels"),) if name in CHANNELS else ()
         sheet.ask(Question(f"let.{name}", what, colours, (str(place),)))
     why = "" if shown is not None else "an RGB image; no annotation says its shape"
-    sheet.put("pixels.shape", [lets.get(part, part) for part in unit], place, why=why)
+    shape = [lets.get(part, part) for part in unit]
+    if len(shape) == _AXES:
+        shape[0] = name_channels(shape[0], place, sheet)
+    sheet.put("pixels.shape", shape, place, why=why)
     return lets
+
+
+def name_channels(first: str, place: SourceLine | None, sheet: Sheet) -> str:
+    """A number of channels by name where it is not the three of a colour image: a reader cannot tell what it counts."""
+    if not first.isdigit() or int(first) == _COLOURS:
+        return first
+    sheet.put("let.channels", first, place)
+    return "channels"
 
 
 def _is_flat(units: Term | None) -> bool:

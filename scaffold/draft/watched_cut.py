@@ -21,6 +21,7 @@ from scaffold.draft.gates import put_gate
 from scaffold.draft.reentry import ALL, problems_of_way
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
+from scaffold.draft.units import name_channels
 from scaffold.draft.values import SourceLine
 from scaffold.draft.watched import (
     VISION,
@@ -443,6 +444,8 @@ def put_unit(
         what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
         shape[axis] = name
+    if len(unit) == len(names):
+        shape[0] = name_channels(shape[0], place, sheet)
     if square:
         shape[2] = shape[1]
     elif len(unit) != len(names):

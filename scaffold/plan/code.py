@@ -39,11 +39,12 @@ class Names:
     def localised(self, *expressions: Expression | None, longest: int | None = None) -> tuple[Names, Lets]:
         """Names for one method in which a `let` that `expressions` use more than once is a local variable.
 
-        So is one that is longer than `longest` characters when spelled out, with those that it is made of. Returns the
-        names and the variables with their values, in order of definition.
+        So is a number, which says nothing without its name, and one that is longer than `longest` characters when
+        spelled out, with those that it is made of. Returns the names and the variables with their values, in order of
+        definition.
         """
         uses = Counter(name for expression in expressions if expression for name in _used_names(expression))
-        local = {name for name, count in uses.items() if count > 1}
+        local = {name for name, count in uses.items() if count > 1 or self.bindings.get(name, "").isdigit()}
         if longest is not None:
             table = dict(self.lets)
             long = [name for name in uses if name in table and len(self.bindings[name]) > longest]

@@ -429,6 +429,18 @@ MISTAKES = {
     "the pixels twice": (RUN, RUN.replace("self.vision_tower", "pixel_values")),
     "an effect before the pixels": (RUN, RUN.replace("self.vision_tower", "self.parts()")),
     "variables of its own": (RUN, RUN.replace("self.vision_tower", "lambda x: x")),
+    "pixels that are made of others": (
+        "return self.multi_modal_projector(\n",
+        "pixel_values = 2 * pixel_values\n        return self.multi_modal_projector(\n",
+    ),
+    "pixels that are converted": (
+        "return self.multi_modal_projector(\n",
+        "pixel_values = pixel_values.half()\n        return self.multi_modal_projector(\n",
+    ),
+    "a variable beside the pixels": (
+        "return self.multi_modal_projector(\n",
+        "other = pixel_values\n        return self.multi_modal_projector(\n",
+    ),
     "a further parameter": ("pixel_values: torch.Tensor) ->", "pixel_values: torch.Tensor, more=None) ->"),
     "no method for a graph": ("def _encode_patches(", "def _encode_units("),
     "another order": (LAST, "_merge_patch_embeddings(patch_embeddings, image_input)"),

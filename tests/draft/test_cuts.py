@@ -187,8 +187,8 @@ DRAFTED = {
     "OpenVLAForActionPrediction": Case(
         "self.vision_backbone(pixels)",
         PIXELS,
-        let={"side": "self.config.image_sizes[0]"},
-        shape=("6", "side", "side"),
+        let={"side": "self.config.image_sizes[0]", "channels": "6"},
+        shape=("channels", "side", "side"),
     ),
     # A mask of the patches of each image, from one of its pixels.
     "AriaForConditionalGeneration": Case(

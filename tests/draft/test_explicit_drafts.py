@@ -39,7 +39,8 @@ DRAFTED = {
 #: What the ports of some say, beside that.
 SAYS = {
     "GLM4VForCausalLM": "return self.transformer.vision(pixel_values.to(dtype=self.config.dtype))",
-    "OpenVLAForActionPrediction": 'self._encode_patches(image_input["data"])',
+    # A conversion of the pixels whose argument is long gets a line of its own.
+    "OpenVLAForActionPrediction": "return self.projector(self.vision_backbone(pixel_values))",
     "ModernVBertModel": 'torch.stack(tuple(mm_kwargs["pixel_values"])).flatten(0, -4)',
     "Eagle2_5_VLForConditionalGeneration": "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)",
     "DeepseekVLV2ForCausalLM": 'batch_mm_kwargs["images_spatial_crop"], features',
@@ -110,6 +111,13 @@ def test_a_prompt_without_a_placeholder_is_that_of_the_example(release_tree):
     assert test.image_prompt == "What is this?"
     assert test.template is not None
     assert test.template.text.startswith("<|START_OF_TURN_TOKEN|><|USER_TOKEN|><|IMG_PATCH|>{content}<|END_OF_TURN_")
+
+
+def test_channels_that_are_no_colours_have_a_name(release_tree):
+    prepared = prepare_port(drafted(release_tree(RELEASE), "OpenVLAForActionPrediction"), release_tree(RELEASE))
+    text = "".join((change.after or b"").decode() for change in prepared.package)
+    assert "channels = 6\n" in text
+    assert "max_images, channels, side, side" in text
 
 
 def test_a_release_without_named_paths_gets_none(release_tree):
