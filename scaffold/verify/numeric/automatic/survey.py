@@ -316,9 +316,9 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
             f"give the value, as --set {read.path}=VALUE or below `verify.set`, or the checkpoint's with --config",
         )
     if source.values is None:
-        where = f"its configuration is made from {source.how if source.cls else 'guesses'}"
+        where = f"class: {source.how}" if source.cls else "made from guesses"
         return NoRecipe(
-            f"{what} ({where})",
+            f"{what} (its configuration, {where})",
             "give the checkpoint's values with --config config.json, or its folder with --config FOLDER",
         )
     return NoRecipe(what, _WRITE)
