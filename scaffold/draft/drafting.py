@@ -188,10 +188,11 @@ def _finished(subject: Subject, filled: _Filled, basis: str = "the sources") -> 
     if filled.tower is not None:
         sheet.put("model.tower", filled.tower.name, filled.tower.place)
     draft_integration(sheet, subject, filled.modalities)
-    port = _has_port(subject)
+    port, mixin = _has_port(subject), _mixin(subject)
     title = [
         f"{model.class_name}: drafted from {basis} of {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
+        *([f"`new` writes the methods that its base {mixin} leaves to it, and no other."] if mixin else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
@@ -293,13 +294,27 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 
 
 def _port_holder(subject: Subject) -> ast.ClassDef | None:
-    """The class that speaks the protocol: the model's, or the nearest of its bases that does."""
-    for _, cls in subject.program.lineage(subject.model.owner):
-        # A host of a mixin, which lists the protocol, has this method alone.
-        own = find_method(cls, "get_encoder_cudagraph_config")
-        if own is not None or any(last_name(base) == PROTOCOL for base in cls.bases):
-            return cls
-    return None
+    """The class that speaks the protocol: the model's, or the nearest of its bases that does; None for a mixin alone."""
+    classes = [cls for _, cls in subject.program.lineage(subject.model.owner) if cls.name != PROTOCOL]
+    if not any(map(_says_config, classes)):
+        return None
+    # A host of a mixin, which lists the protocol, has this method alone.
+    return next((cls for cls in classes if _says_config(cls) or _lists_protocol(cls)), None)
+
+
+def _mixin(subject: Subject) -> str | None:
+    """The base that has methods of the protocol, and leaves to the model what a graph captures."""
+    if _port_holder(subject) is not None:
+        return None
+    return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
+
+
+def _says_config(cls: ast.ClassDef) -> bool:
+    return find_method(cls, "get_encoder_cudagraph_config") is not None
+
+
+def _lists_protocol(cls: ast.ClassDef) -> bool:
+    return any(last_name(base) == PROTOCOL for base in cls.bases)
 
 
 def _has_port(subject: Subject) -> Diagnostic | None:

@@ -19,7 +19,7 @@ import pytest
 
 import scaffold
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import inherited_port
+from scaffold.draft import draft_descriptor, inherited_port
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.syntax import find_class
 from scaffold.workflow import load_port, prepare_port, short_request
@@ -91,6 +91,19 @@ def new_host(tree: SourceTree) -> SourceTree:
     config = config_of(tree)
     host = "".join([*lines[: config.lineno - 1], *lines[config.end_lineno :]])
     return tree.with_files({HOST: host.encode(), MIXIN: tree.read_bytes(MIXIN)})
+
+
+def test_init_says_what_is_left_to_a_host(new_host: SourceTree) -> None:
+    """It has no port yet, and is told of none: `new` needs no --replace."""
+    assert inherited_port(new_host, f"qwen2_vl:{OWNER}") is None
+    draft = draft_descriptor(new_host, f"qwen2_vl:{OWNER}")
+    assert "`new` writes the methods that its base Qwen2VLEncoderCudaGraphMixin leaves to it" in draft.text
+    assert "VCG485" not in {note.code for note in draft.notes}
+
+
+def test_a_subclass_of_such_a_host_has_no_port_to_inherit(new_host: SourceTree) -> None:
+    text = new_host.read(HOST) + f"\n\nclass Next({OWNER}):\n    pass\n"
+    assert inherited_port(new_host.with_files({HOST: text.encode()}), "qwen2_vl:Next") is None
 
 
 def test_a_host_gets_the_method_that_the_mixin_leaves(new_host: SourceTree) -> None:
