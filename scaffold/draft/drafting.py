@@ -294,7 +294,7 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 
 
 def _port_holder(subject: Subject) -> ast.ClassDef | None:
-    """The class that speaks the protocol: the model's, or the nearest of its bases that does; None for a mixin alone."""
+    """The class that speaks the protocol: the model's, or its nearest base that does. A mixin alone is none."""
     classes = [cls for _, cls in subject.program.lineage(subject.model.owner) if cls.name != PROTOCOL]
     if not any(map(_says_config, classes)):
         return None
