@@ -1,8 +1,8 @@
 """Makes a vLLM tree with an invented next protocol out of a release's tree: `python invent.py RELEASE_TREE TARGET`.
 
 Against release 0.33: the method `postprocess_encoder_output` is called `finish_encoder_output`, and
-`encoder_eager_forward` has a new required parameter, `num_items: int`, the number of items of the batch. The protocol,
-the manager and the models of the tree are changed in the same way, as a change of vLLM itself would.
+`get_max_frames_per_video` has a new required parameter, `modality: str`. The protocol and the models of the tree are
+changed in the same way, as a change of vLLM itself would.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 
 RELEASE = "0.34.0"
 OLD_NAME, NEW_NAME = "postprocess_encoder_output", "finish_encoder_output"
-CHANGED, PARAMETER, VALUE = "encoder_eager_forward", "num_items: int", "len(batch_indices)"
-MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
+CHANGED, PARAMETER, VALUE = "get_max_frames_per_video", "modality: str", '"video"'
 #: What the tool looks at besides the package: the places of a port, the version, the rules of style.
 _KEPT = ("tests/models/multimodal/generation", "docs/design", "examples", "pyproject.toml", "PKG-INFO")
 
@@ -38,10 +37,9 @@ def invent_tree(release: Path, target: Path) -> dict[str, int]:
             text, count = re.subn(rb"\b%s\b" % OLD_NAME.encode(), NEW_NAME.encode(), text)
             done["renamed"] += count
         if CHANGED.encode() in text:
-            text, count = _insert(text, PARAMETER, _declaration)
+            text, count = _insert(text, f", {PARAMETER}", _declaration)
             done["declared"] += count
-        if path == target / MANAGER:
-            text, count = _insert(text, VALUE, _call)
+            text, count = _insert(text, f"({VALUE}", _call, over=1)
             done["given"] += count
         if text != before:
             path.write_bytes(text)
@@ -51,25 +49,24 @@ def invent_tree(release: Path, target: Path) -> dict[str, int]:
 
 
 def _declaration(node: ast.AST) -> ast.AST | None:
-    """The parameter after which the new one goes: the first one behind `self`."""
-    if isinstance(node, ast.FunctionDef) and node.name == CHANGED:
-        return node.args.args[1].annotation or node.args.args[1]
-    return None
+    """The parameter after which the new one goes: `self`."""
+    return node.args.args[0] if isinstance(node, ast.FunctionDef) and node.name == CHANGED else None
 
 
 def _call(node: ast.AST) -> ast.AST | None:
+    """The method, before the parenthesis of its call."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == CHANGED:
-        return node.args[0]
+        return node.func
     return None
 
 
-def _insert(text: bytes, new: str, find: Callable[[ast.AST], ast.AST | None]) -> tuple[bytes, int]:
-    """`text` with `, new` behind every node that `find` gives."""
+def _insert(text: bytes, new: str, find: Callable[[ast.AST], ast.AST | None], over: int = 0) -> tuple[bytes, int]:
+    """`text` with `new` behind every node that `find` gives, in the place of so many characters."""
     lines = text.split(b"\n")
     places = [place for node in ast.walk(ast.parse(text)) if (place := find(node)) is not None]
     for place in sorted(places, key=lambda node: (node.end_lineno, node.end_col_offset), reverse=True):  # type: ignore[attr-defined]
         row, column = place.end_lineno - 1, place.end_col_offset  # type: ignore[attr-defined]
-        lines[row] = lines[row][:column] + f", {new}".encode() + lines[row][column:]
+        lines[row] = lines[row][:column] + new.encode() + lines[row][column + over :]
     return b"\n".join(lines), len(places)
 
 

@@ -1,7 +1,7 @@
 """What no graph serves is encoded once, and no graph is replayed for it where the release's manager can be told so.
 
 Before 0.27 the manager has one number of an item, which sizes its result too; from 0.27 on an item has another one for
-the path. No release can be told that the frames of several items are too many for one graph.
+the path, by which a video claims its share of a graph's frames.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SERVED = {
 VIDEOS = {
     "one of two has too many frames": (((20, 2, 2), (2, 4, 4)), 1, 1),
     "too many frames and tokens": (((20, 4, 4),), 0, 1),
-    "too many frames together": (((6, 2, 2), (6, 2, 2)), 2, 1),  # the graph is replayed, and its result dropped
+    "too many frames together": (((6, 2, 2), (6, 2, 2)), 2, 0),  # a graph each
 }
 
 Releases = Callable[[str], SourceTree]
