@@ -87,9 +87,13 @@ def test_what_a_port_lacks_is_said_last(run, small_tree):
     bare = run("new", "bare.yaml", "--vllm", small_tree, "--diff").err
     other = run("new", "other.yaml", "--vllm", small_tree).err
 
-    for place, key in (("test entry", ".test"), ("docs table", ".docs.models"), ("example's list", ".example")):
+    for place, way in (
+        ("test entry", "add `test: {key: bare, model: "),
+        ("docs table", "`integration.docs.models`"),
+        ("example's list", "`integration.example`"),
+    ):
         assert place in bare.partition("Still missing from this port:")[2]
-        assert f"`integration{key}`" in bare.partition("Still missing from this port:")[2]
+        assert way in bare.partition("Still missing from this port:")[2]
     assert "of_tomorrow" in other.partition("Still missing from this port:")[2]
     assert "Still missing" not in run("new", "internvl", "--vllm", small_tree, "--allow-dirty", "--replace").err
 
