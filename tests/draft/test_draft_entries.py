@@ -68,7 +68,9 @@ def test_a_constant_that_is_said_by_itself_is_no_placeholder(release_tree, said)
     text = tree.read(model)
     circle = text.replace('IMAGE_TOKEN = "<image>"', said)
     assert circle != text
-    assert drafted(tree.with_files({model: circle.encode()}), "Ovis")[0] is None
+    test, _ = drafted(tree.with_files({model: circle.encode()}), "Ovis")
+    # What stands for an image is in the example's prompt, too.
+    assert (test["template"]["text"], test["image_prompt"]) == ("<image>{content}", "\nWhat is this?")
 
 
 def test_names_of_examples_may_have_hyphens(release_tree):
