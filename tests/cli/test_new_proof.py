@@ -29,6 +29,7 @@ json.loads(sys.stdin.readline())
 error = dict(role="tree", stage="import", kind={kind!r}, message="no such thing\\nat all", help="", traceback=[])
 for line in sys.stdin:
     print(json.dumps(dict(event="error", **error)), flush=True)
+    print(json.dumps(dict(event="ended", status=1)), flush=True)
 """
 
 

@@ -101,7 +101,8 @@ def test_a_failure_names_item_and_cause(run, small_tree, monkeypatch, no_gpu):
 def test_a_tree_that_does_not_run_refutes_no_port(run, small_tree, monkeypatch, no_gpu, kind, code, said):
     """Exit 6 says that a proof refused the port: where torch is missing, none ran."""
     error = {"role": "tree", "stage": "import", "kind": kind, "message": "torch", "help": "", "traceback": []}
-    script = f"import sys\nfor _ in sys.stdin: print({json.dumps({'event': 'error', **error})!r}, flush=True)"
+    said_by_child = "\n".join(json.dumps(one) for one in ({"event": "error", **error}, {"event": "ended", "status": 1}))
+    script = f"import sys\nfor _ in sys.stdin: print({said_by_child!r}, flush=True)"
     monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
     done = run("verify", "internvl", "--vllm", small_tree)
     assert (done.code, f"error[{said}]" in done.err) == (code, True)

@@ -245,7 +245,6 @@ class _Bench:
         try:
             return NumericReport.from_json(request, self._run(request, directory)["data"])
         except _ChildFailed as failed:
-            self._settle()
             return NumericReport(request.recipe, request.release, request.tail, failure=failed.diagnostic)
         finally:
             shutil.rmtree(directory)
@@ -265,7 +264,6 @@ class _Bench:
                 finally:
                     second.stop()
         except _ChildFailed as failed:
-            self._settle()
             raise DiagnosticError(failed.diagnostic) from None
         finally:
             shutil.rmtree(directory)
@@ -279,17 +277,10 @@ class _Bench:
             message = child.wait_for("recorded")
             child.wait_for("ended")
         except _ChildFailed as failed:
-            self._settle()
             raise DiagnosticError(failed.diagnostic) from None
         finally:
             shutil.rmtree(directory)
         return Recording.from_json(message["data"])
-
-    def _settle(self) -> None:
-        """After a failure: keep the process that imported the tree only if it has ended what it was asked."""
-        if self._pristine is not None and not self._pristine.is_idle():
-            self._pristine.stop()
-            self._pristine = None
 
     def _lay_out(self, request: NumericRequest) -> Path:
         """A directory for one request, with its tree of links where it changes something."""
@@ -305,7 +296,10 @@ class _Bench:
         return directory
 
     def _child(self) -> _Child:
-        """The process that imported the pristine tree."""
+        """The process that imported the pristine tree; another one where it may still be at an earlier request."""
+        if self._pristine is not None and not self._pristine.is_idle():
+            self._pristine.stop()
+            self._pristine = None
         if self._pristine is None:
             self._pristine = _Child(self._directory / "pristine", self._directory, self._watch)
         return self._pristine
@@ -337,6 +331,8 @@ class _ChildFailed(Exception):
 
 
 _NUMBERS = itertools.count()
+#: Seconds to wait for a process that said why it failed: to import a tree again takes as long.
+_MOMENT = 5.0
 #: Let glibc keep freed memory: a check gives back hundreds of MiB and asks for them again, and half of the time of
 #: Step3-VL's went into the kernel's pages. Another C library ignores it.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
@@ -415,7 +411,8 @@ class _Child:
             self._process.stdin.flush()
 
     def is_idle(self) -> bool:
-        """Whether it has ended what it was asked, within the time limit, and can be asked again."""
+        """Whether it has ended what it was asked, and can be asked again. After an error that takes a moment."""
+        self._deadline = min(self._deadline, time.monotonic() + _MOMENT)
         while self._busy and self._process.poll() is None:
             try:
                 self._next()
@@ -428,6 +425,7 @@ class _Child:
         try:
             message = self._events.get(timeout=max(self._deadline - time.monotonic(), 0))
         except queue.Empty:
+            self.stop()
             raise _ChildFailed(self._timed_out()) from None
         if message is None:
             raise _ChildFailed(self._died(self._process.wait()))
