@@ -458,7 +458,6 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             "--vllm",
             release,
             "--yes",
-            "--no-run",
         ]
         if name in shipped_names():
             port = load_port(name)

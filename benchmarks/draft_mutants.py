@@ -5,7 +5,7 @@
     python benchmarks/draft_mutants.py --only NAME        # all of one architecture (repeatable)
     python benchmarks/draft_mutants.py --change "tokens:" # those with this text
 
-With `--recordings FOLDER` it changes recorded drafts instead: those that `watch_drafts.py` found proven.
+`--recordings FOLDER` keeps the runs of the models, and takes those that are there.
 
 `tests/numeric/test_draft_mutants.py` takes all changes of five models. This takes a random sample of the changes of
 every architecture that `benchmarks/reach.py` found proven, and goes on where it was interrupted. Results go to
@@ -28,8 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reach import NEWEST, RESULTS, code_of, first_candidate, load, write
-from watch_drafts import answered, recorded
+from reach import NEWEST, RESULTS, code_of, first_candidate, load, recorded, write
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
@@ -60,13 +59,11 @@ SLIPS = (
 HARMLESS = "budget.min"
 
 
-def mutants(tree: SourceTree, name: str, recording: Recording | None = None) -> Iterator[tuple[str, str]]:
-    """Each change, and the text of the changed descriptor. With a recording the draft is from that."""
+def mutants(tree: SourceTree, name: str, recording: Recording) -> Iterator[tuple[str, str]]:
+    """Each change, and the text of the changed descriptor."""
 
     def drafted(answers: dict[str, str]) -> Draft:
-        if recording is not None:
-            return answered(tree, name, recording, answers)
-        return interview(tree, name, answers, first_candidate)
+        return interview(tree, name, recording, answers, first_candidate)
 
     draft = drafted({})
     for question in draft.questions:
@@ -116,16 +113,6 @@ def outcome(
     return "without effect" if refused and change.startswith("  image_embeds: ") else "accepted"
 
 
-def rated_drafts(release: str) -> dict[str, dict[str, Any]]:
-    """The rows of the drafts from recordings, by architecture."""
-    rows = json.loads((RESULTS / f"watch_drafts_{release}.json").read_text("utf-8"))["rows"]
-    return {row["architecture"]: row for row in rows}
-
-
-def path_of(release: str, *, recorded: bool = False) -> Path:
-    return RESULTS / f"draft_mutants_{'recorded_' if recorded else ''}{release}.json"
-
-
 def save(path: Path, release: str, rows: list[dict[str, Any]]) -> None:
     """Write all rows, by architecture and change."""
     write(path, release, sorted(rows, key=lambda row: (row["architecture"], row["change"])))
@@ -144,15 +131,16 @@ def main() -> int:
     from scaffold.protocol import resolve_target
 
     tree = resolve_target(chosen.release).tree
-    rated = rated_drafts(chosen.release) if chosen.recordings else load(chosen.release)
+    rated = load(chosen.release)
     passed = {name: row for name, row in rated.items() if row["numeric"] == "pass"}
     survey = {name: passed[name] for name in chosen.only or passed}
-    path = path_of(chosen.release, recorded=chosen.recordings is not None)
+    path = RESULTS / f"draft_mutants_{chosen.release}.json"
     rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     with keep_warm(), tempfile.TemporaryDirectory() as folder:
         for number, (name, row) in enumerate(survey.items(), 1):
-            recording = recorded(tree, name, chosen.recordings) if chosen.recordings else None
-            changes = sorted({one for one in mutants(tree, name, recording) if chosen.change in one[0]})
+            changes = sorted(
+                {one for one in mutants(tree, name, recorded(tree, name, chosen.recordings)) if chosen.change in one[0]}
+            )
             if not chosen.only:
                 # A generator for each name: another architecture in a later survey leaves this one's sample alone.
                 changes = random.Random(f"{chosen.seed} {name}").sample(changes, min(chosen.each, len(changes)))

@@ -26,8 +26,7 @@ def pages() -> list[Page]:
         "# Reach",
         """`make reach` asks three questions of every multimodal architecture of a release. Does `init --yes` draft
         it with the first candidate of every question? Does `new` prove the port statically? Does `verify` prove it
-        numerically? It writes nothing into the release. These rows are of drafts from the source, before `init` ran a
-        model first; [drafts](measured/drafts.md) compares them with those of a run.""",
+        numerically? It writes nothing into the release.""",
         """* *proven statically*: the port is generated and every static proof holds. The numerical proof has the last
         word.
 * *without a second run*: the port runs no code of the model twice. Those of `cut`, `rows` and `crops` do, but for

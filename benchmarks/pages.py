@@ -28,7 +28,7 @@ KINDS = [
     import_module(f"measured_{name}")
     for name in (
         "ports", "graphs", "cut", "host", "manager", "memory", "stream", "tuning", "fp8", "attention", "engine",
-        "bench", "harm", "fuzz", "walkthrough", "watch",
+        "bench", "harm", "fuzz", "walkthrough",
     )
 ]  # fmt: skip
 

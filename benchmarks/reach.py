@@ -9,11 +9,11 @@ For some models neither vLLM nor transformers holds the configuration's values: 
 (scaffold/verify/numeric/known/ARCHITECTURE.json) are used then, and the row says so. `verify` builds all
 models by its automatic recipe; where that cannot, a shipped recipe does, and the row says that, too.
 
-Every architecture of the release's registry is drafted as `init --yes` does: from a run of the model where it can
-run, else from its source, with the first candidate of each question. `--recordings FOLDER` keeps the runs, and takes
-those that are there. The draft is ported in memory with all static proofs, and run by `vitcg-scaffold verify`, one at
-a time. Results go to benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where
-it was; `python benchmarks/pages.py` writes docs/reach.md from them.
+Every architecture of the release's registry is drafted as `init --yes` does: from a run of the model, with the first
+candidate of each question. `--recordings FOLDER` keeps the runs, and takes those that are there. The draft is ported
+in memory with all static proofs, and run by `vitcg-scaffold verify`, one at a time. Results go to
+benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run goes on where it was;
+`python benchmarks/pages.py` writes docs/reach.md from them.
 
 A row is `proven` or `refused` statically and `pass`, `fail` or `none` (not run, or nothing there to build the model)
 numerically. `code` is the hash of what is generated, `verified` that of what was verified: where they differ, the
@@ -32,7 +32,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -107,15 +106,11 @@ def recorded(tree: SourceTree, name: str, folder: Path | None) -> Recording:
 def _port(tree: SourceTree, name: str, row: dict[str, Any], folder: Path | None) -> Draft:
     """Draft and port one architecture; what is learnt on the way goes into the row. Raises DiagnosticError."""
     from scaffold.descriptor import load_descriptor_text
-    from scaffold.diagnostics import DiagnosticError
     from scaffold.draft import interview, refuse_model
     from scaffold.workflow import prepare_port
 
-    recording = None
-    with suppress(DiagnosticError):  # the source gives a draft then, as in `init`
-        refuse_model(tree, name)
-        recording = recorded(tree, name, folder)
-    draft = interview(tree, name, {}, first_candidate, recording=recording if recording and recording.batches else None)
+    refuse_model(tree, name)
+    draft = interview(tree, name, recorded(tree, name, folder), {}, first_candidate)
     row["questions"] = len(draft.questions)
     port = load_descriptor_text(draft.text, f"{draft.name}.yaml")
     row["kind"] = port.layout

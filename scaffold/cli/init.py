@@ -1,4 +1,4 @@
-"""`vitcg-scaffold init`: draft a descriptor from a run of a model, or from its source where it cannot run."""
+"""`vitcg-scaffold init`: draft a descriptor from a run of a model."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 #: The name of a draft without a file, in diagnostics.
 _STDOUT = "<draft>"
-#: Layouts that no recording is drafted as.
-_UNRECORDED = ("tiles", "paths")
 
 
 @click.command(
@@ -65,14 +63,16 @@ _UNRECORDED = ("tiles", "paths")
 )
 @click.option(
     "--layout",
-    type=click.Choice(["packed", "tiles", "paths", "cut", "crops", "rows"]),
+    type=click.Choice(["packed", "tiles", "cut", "crops", "rows"]),
     help="Draft this layout [the one that fits the model best].",
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file. Draft where a base's port serves, too.")
 @click.option(
-    "--no-run", is_flag=True, help="Run nothing of the tree: read the model's source as text, and draft from that."
+    "--no-run",
+    is_flag=True,
+    help="Run nothing of the tree. There is no draft, but a file with what the source tells.",
 )
 @click.option("--run", is_flag=True, hidden=True)  # asked for what is the default now
 @click.option(
@@ -110,15 +110,14 @@ def command(
 
     MODEL is an architecture of the tree's registry, a model's file or module, or FILE:CLASS. `init` makes it small,
     with random weights, and runs it on a few items of each modality: with your rights, in a process of its own. It
-    drafts from the calls that it saw. --recipe, --config, --set and --trust-remote-code build the model. Where it
-    cannot be built, or its calls give no draft (VCG489), `init` drafts from the source. With --no-run it runs nothing,
-    and reads the source as text.
+    drafts from the calls that it saw. --recipe, --config, --set and --trust-remote-code build the model.
 
     A comment beside each value says what showed it. On a terminal `init` asks for every value that nothing shows: an
     empty answer takes the first candidate, `-` leaves the question open. An open question becomes a TODO, and
     `validate` reports it with the lines to look at. With --yes the first candidate answers every question; a question
-    without one exits with 3. Where no layout fits, the output file gets what is known of the model and what is in the
-    way; no command takes it for a descriptor. Where the port of a base serves the model, `init` says so and ends.
+    without one exits with 3. Where no layout fits, or the model cannot be built, the output file gets what is known of
+    the model and what is in the way; no command takes it for a descriptor. Where the port of a base serves the model,
+    `init` says so and ends.
     """
     from scaffold.draft import (
         NoDraft,
@@ -137,9 +136,6 @@ def command(
         raise click.UsageError("--json goes with --show-recording.")
     if no_run and (run or show_recording or any(building.values())):
         raise click.UsageError("--no-run runs nothing: leave out what builds, runs or shows a model.")
-    runs = not no_run and layout not in _UNRECORDED
-    if any(building.values()) and not (runs or show_recording):
-        raise click.UsageError(f"No recording is drafted as `{layout}`: leave out what builds the model.")
     answers = dict(_pair(text) for text in given)
     if output is not None:
         _refuse_existing(output, force)
@@ -154,29 +150,30 @@ def command(
         console.report([served])
         return
     shipped = find_shipped(tree, model, vllm) if package is None else None
-    try:
-        refuse_model(tree, model)
-        recording = _recorded(console, tree, model, building) if runs else None
-    finally:  # behind the line that code runs, which is the first
-        if shipped is not None:
-            console.report([shipped], more=True)
     header = _editor_line(output)
     try:
+        try:
+            refuse_model(tree, model)
+            recording = _recorded(console, tree, model, building, no_run)
+        finally:  # behind the line that code runs, which is the first
+            if shipped is not None:
+                console.report([shipped], more=True)
         if yes:
-            draft = interview(tree, model, answers, partial(_take_first, console), layout, recording=recording)
+            draft = interview(tree, model, recording, answers, partial(_take_first, console), layout)
         elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
             refuse = partial(_refuse, console)
-            draft = interview(tree, model, answers, partial(_ask, console), layout, refuse, recording)
+            draft = interview(tree, model, recording, answers, partial(_ask, console), layout, refuse)
         else:
-            draft = draft_descriptor(tree, model, answers, layout, recording)
+            draft = draft_descriptor(tree, model, recording, answers, layout)
     except NoDraft as refusal:
         if output is not None:
             write_output(output, header + refusal.start)
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
             raise
         console.report(refusal.diagnostics)
-        start = command_line("init", model, *target_words(vllm, package), "-o", "start.yaml")
-        console.note(f"No layout fits. For a file with what is known of the model: {start}")
+        options = _again(given, layout, yes, no_run, force, building)
+        start = command_line("init", model, *target_words(vllm, package), *options, "-o", "start.yaml")
+        console.note(f"No draft. For a file with what is known of the model: {start}")
         raise click.exceptions.Exit(int(refusal.exit)) from None
     draft = _below(header, draft)
     _check_answers(draft)
@@ -233,21 +230,16 @@ def _record(console: Console, tree: SourceTree, model: str, building: dict[str, 
         return record_run(request, watch=status)
 
 
-def _recorded(console: Console, tree: SourceTree, model: str, building: dict[str, Any]) -> Recording | None:
-    """A recording of the model; None, with the reason, where it cannot be run. Options that build it have to do so."""
+def _recorded(console: Console, tree: SourceTree, model: str, building: dict[str, Any], no_run: bool) -> Recording:
+    """A recording of the model. Raises `NoDraft` where it cannot be run, or nothing may run."""
+    from scaffold.draft import undrafted
+
+    if no_run:
+        raise undrafted(tree, model)
     try:
-        recording = _record(console, tree, model, building)
+        return _record(console, tree, model, building)
     except DiagnosticError as error:
-        if any(building.values()):
-            raise
-        reason = f"the model did not run: {error.diagnostics[0].message}"
-    else:
-        if recording.batches:
-            return recording
-        reason = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
-    what = f"drafted from the source, since {reason}"
-    console.report([Diagnostic("VCG489", what, severity=Severity.INFO)], more=True)
-    return None
+        raise undrafted(tree, model, error.diagnostics) from None
 
 
 def _show_recording(console: Console, recording: Recording, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Drafts a descriptor from a recording of a run, or from a source. It writes what these show, and asks for the rest.
+"""Drafts a descriptor from a recording of a model's run. It writes what the run shows, and asks for the rest.
 
 Reads by syntax tree and never imports vLLM: the lab makes recordings. `draft_descriptor` drafts, `interview` also asks;
 nothing here writes to the disk.
@@ -8,13 +8,13 @@ from scaffold.draft.drafting import (
     Draft,
     NoDraft,
     draft_descriptor,
-    draft_recorded,
-    inherited_port,
     interview,
     refuse_model,
+    undrafted,
 )
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
+from scaffold.draft.ported import inherited_port
 from scaffold.draft.sheet import Candidate, Question
 from scaffold.draft.shipped import find_shipped
 from scaffold.draft.unportable import refuse_release
@@ -26,7 +26,6 @@ __all__ = [
     "Question",
     "architectures",
     "draft_descriptor",
-    "draft_recorded",
     "file_name",
     "find_shipped",
     "inherited_port",
@@ -34,4 +33,5 @@ __all__ = [
     "locate",
     "refuse_model",
     "refuse_release",
+    "undrafted",
 ]

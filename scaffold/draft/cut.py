@@ -1,307 +1,542 @@
-"""Drafts the layout `cut`: the encoder's call on units of one shape, and the model's own way to it.
+"""Drafts the layout `cut` from a recording: the largest call that gets all pixels as units, and constants of the model.
 
-The captured call is the largest one that gets raw pixels and constants of the model, runs an encoder and gives one
-tensor. Its way is looked for by `scaffold.cut` as the generator will, so that a draft is one that can be planned.
+Everything that a run shows comes from the recording. The source says which method the entry is, what integration
+needs, and whether the generator finds the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
 
-from scaffold.descriptor.expressions import parse_call
+from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
-from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.explicit import draft_explicit
-from scaffold.draft.gates import put_gate
-from scaffold.draft.inputs import Beyond, beyond, left_out, strip
-from scaffold.draft.masks import draft_masks
-from scaffold.draft.outside_units import draft_outside_units, outside_units
-from scaffold.draft.reentry import (
-    as_reason,
-    entries_of,
-    entry_place,
-    problems_of_way,
+from scaffold.diagnostics import Diagnostic
+from scaffold.draft.common import (
+    VISION,
+    Drafted,
+    function_of,
+    line_of,
+    narrow_entry,
+    omitted,
+    pixel_keys,
     put_fields,
-    put_hidden_size,
+    put_number,
+    put_width,
 )
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.steps import PartCall, against, asks_for_rank, is_pixels
+from scaffold.draft.explicit import put_explicit, tokens_recorded
+from scaffold.draft.gates import put_gate
+from scaffold.draft.layers import layers_of, put_joined_width
+from scaffold.draft.place import SourceLine
+from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
-from scaffold.draft.units import draft_unit
-from scaffold.draft.values import FieldConfig, Op, Plain, SourceLine, inputs_of, walk_value
-from scaffold.protocol import Subclass, find_subclasses
-from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import find_class, find_method
+from scaffold.draft.ways import ALL, problems_of_way
+from scaffold.protocol import find_subclasses
+from scaffold.syntax import find_class, find_method, positional_parameters
+from scaffold.tower.names import mentions
+from scaffold.watch import Batch, Frame, Leaf, Recording
 
-_NOTHING = "no call that runs an encoder on raw pixels was found on the way from `embed_multimodal`"
-
-
-#: Calls that turn `(units, channels, rows)` into rows, and the call that flattens a map to that.
-_TURNS = ((".permute", (Plain(0), Plain(2), Plain(1))), (".transpose", (Plain(1), Plain(2))))
-_FLAT = (".flatten", (Plain(2),))
-
-
-class NoEncoder(Beyond):
-    """Nothing was found that a cut could capture, and nothing that hinders it."""
+_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
+_PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
+_COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
+#: Entries of a configuration of the encoder that may be a size, and those that are none.
+_CONFIG, _DEPTH = (
+    re.compile(r"self\.config\.vision_config\.\w+"),
+    re.compile(r"layers|heads|head_dim|intermediate|token_id"),
+)
+#: A smaller size may be a number of the code, such as two coordinates.
+_SMALL = 5
+#: Dtypes of arguments that a descriptor gives for each unit.
+_DTYPES = ("bool", "int32", "int64", "float32")
+#: The way to an entry of a configuration of the encoder.
+_OF = re.compile(r"self\.(config\.vi\w+|[\w.]+\.config|[\w.]+(?=\.patch_size\b))\.")
+#: Those of a colour image.
+_CHANNELS = 3
+_Shape = tuple[int, ...]
+#: Where every way begins.
+_ENTRY = "embed_multimodal"
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The modalities that are served, and what is left out of the model."""
+class Site:
+    """A call that may be captured. `text` is the call as a descriptor writes it, `unit` the shape of one of `pixels`.
 
-    modalities: tuple[str, ...]
-    notes: tuple[Diagnostic, ...]
+    `axis` is that of the units. `made` is the shape of one as the call gets it, where the model has made it of pixels.
+    `more` are arguments with an entry for each unit, None where there is none. `result` are the parts or the attribute
+    that the model uses of the result, None where it is one tensor, and `layers` what it takes of a list with those of
+    all layers. `after` are parts that its function calls later.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Modality:
-    """`sites` are the calls that may be captured, the largest ones, each with those inside of it."""
-
-    name: str
+    text: str
     pixels: str
-    sites: tuple[tuple[PartCall, ...], ...]
+    unit: _Shape
+    place: SourceLine
+    entry: Frame
+    outer: bool
+    axis: int
+    made: _Shape
+    more: tuple[tuple[str, tuple[_Shape, str] | None], ...]
+    result: tuple[str, ...] | str | None
+    after: tuple[str, ...]
+    #: The methods of the model on the way to it.
+    methods: tuple[str, ...]
+    #: Whether it gets the pixels as they are, moved or joined.
+    raw: bool
+    #: Whether the call gets units of padding, too, or no units of the padding in the input.
+    padded: bool = False
+    short: bool = False
+    layers: tuple[str, ...] = ()
+    #: Rows of the features of one unit, where the result is one tensor.
+    rows: int = 0
 
-    def has(self, text: str) -> bool:
-        return bool(self.steps(text))
-
-    def alike(self, text: str) -> bool:
-        """Whether all calls of a text take their units and give their result in the same form."""
-        return len({(step.axis, step.parts, step.attribute, step.layers) for step in self.steps(text)}) < 2
-
-    def steps(self, text: str) -> list[PartCall]:
-        return [step for site in self.sites for step in site if step.text == text]
-
-
-def draft_cut(subject: Subject, sheet: Sheet) -> Cut:
-    """Fill in the sections of a cut but `model`, `layout` and `integration`. Raises VCG483 with every reason."""
-    try:
-        modalities, notes = _modalities(subject)
-    except Beyond as refusal:
-        if cut := _at_outside_units(subject, sheet):
-            return cut
-        raise refusal from None
-    kept, call, more = _captured(subject, modalities)
-    step = kept[0][0].steps(call)[0]
-    if len(kept) == 1 and subject.walker.waits(step):
-        what = f"`{step.path}`, which runs the encoder, waits for values; a run shows what of it a graph can hold"
-        raise beyond(subject.tree, step.place, what)
-    _put_modalities(subject, sheet, {modality.name: (modality.pixels, entry, place) for modality, entry, place in kept})
-    encoder = next(inner for inner in step.walk() if inner.encoder)
-    keys = tuple(modality.pixels for modality, _, _ in kept)
-    sides = draft_unit(subject, keys, encoder, sheet)
-    draft_masks(subject, step, sides, sheet)
-    sites = [site.place for modality, _, _ in kept for site in modality.steps(call)]
-    sheet.put("forward.call", call, *sites, why=_runs(subject, encoder))
-    if step.axis:
-        sheet.put("forward.axis", step.axis, step.place, why="a batch axis of 1 before the units")
-    if step.parts:
-        sheet.put("forward.result", step.parts, step.place, why="what the model uses of the result")
-    elif step.attribute is not None:
-        sheet.put("forward.result", step.attribute, step.place, why="what the model takes of the result")
-    if step.layers:
-        sheet.put("forward.layers", step.layers, step.place, why="what the model takes of the list")
-    elif (turned := _turned_map(subject, step)) is not None:
-        sheet.put("forward.channels", 1, turned, why="the model makes rows of a map")
-    if len(kept) == 1 and not sheet.keys("forward.")[1:]:
-        draft_explicit(subject, keys[0], kept[0][1], step, call, sheet)
-    put_hidden_size(subject, sheet, step)
-    put_gate(subject, keys, sheet)
-    return Cut(tuple(modality.name for modality, _, _ in kept), (*notes, *more))
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for the same call in another batch."""
+        return self.text, self.pixels, self.unit, self.axis, self.made, self.more
 
 
-def _turned_map(subject: Subject, step: PartCall) -> SourceLine | None:
-    """Where the model makes rows of a result, a map with its channels on axis 1: by `.flatten(2).permute(0, 2, 1)`."""
-    values = (value for call in subject.root.walk() for value in (*call.given.values(), call.result))
-    for part in (part for value in values for part in walk_value(value) if isinstance(part, Op)):
-        flat = strip(part.args[0]) if (part.name, part.args[1:]) in _TURNS else None
-        if isinstance(flat, Op) and ((flat.name, flat.args[1:]) == _FLAT or _is_flat_view(flat)):
-            of = flat.args[0]
-            while isinstance(of, Op) and of is not step.result and of.name.startswith(".") and of.args:
-                of = of.args[0]
-            if of is step.result:
-                return part.place or step.place
-    return None
+def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of a cut but `model`, `layout` and `integration`.
 
-
-def _is_flat_view(value: Op) -> bool:
-    return value.name in (".reshape", ".view") and len(value.args) == 4
-
-
-def _put_modalities(subject: Subject, sheet: Sheet, served: Mapping[str, tuple[str, str, SourceLine]]) -> None:
-    """Fill in each modality, with its pixels, its entry and where that is, and the fields of their inputs."""
-    for name, (pixels, entry, place) in served.items():
-        sheet.put(f"modalities.{name}.pixels", pixels, subject.fields[pixels].place)
-        sheet.put(f"modalities.{name}.entry", entry, place)
-    put_fields(subject, sheet, subject.fields, set(served))
-
-
-def _way(subject: Subject, step: PartCall, text: str) -> str | None:
-    """The first entry that leads to a call and that the generator can take."""
-    entries, call = entries_of(subject.root, [step]), parse_call(text)
-    return next((entry for entry in entries if not problems_of_way(subject, [entry], call)), None)
-
-
-def _at_outside_units(subject: Subject, sheet: Sheet) -> Cut | None:
-    """A cut at an encoder of another package behind what the model makes of its images; None if there is none."""
-    tree, model, fields = subject.tree, subject.model, subject.fields
-    found = outside_units(subject)
-    entry = _way(subject, found.step, found.text) if found is not None else None
-    if found is None or entry is None or not draft_outside_units(subject, found, sheet):
-        return None
-    _put_modalities(subject, sheet, {"image": (found.pixels, entry, entry_place(subject, entry, [found.step]))})
-    apart = [heir for heir in find_subclasses(tree, model.module, model.class_name) if _overrides(tree, heir, entry)]
-    if apart:
-        names = [heir.class_name for heir in apart]
-        sheet.put("model.optout", names, apart[0].path, why=f"their own `{parse_call(entry).path}`")
-    sheet.put("forward.call", found.text, found.step.place, why=_runs(subject, found.step))
-    put_hidden_size(subject, sheet, found.step)
-    put_gate(subject, (found.pixels,), sheet)
-    others = {field.modality: field.place for field in fields.values() if field.modality in set(MODALITIES) - {"image"}}
-    reason = "its units may have another number of patches than those of images"
-    return Cut(("image",), tuple(left_out(tree, place, str(name), reason) for name, place in others.items()))
-
-
-def _overrides(tree: SourceTree, heir: Subclass, entry: str) -> bool:
-    """Whether a subclass has a method of its own in the place of an entry."""
-    owner = find_class(tree.parse(heir.path), heir.class_name)
-    return owner is not None and find_method(owner, parse_call(entry).path.removeprefix("self.")) is not None
-
-
-# --- what is captured -----------------------------------------------------------------------------------------------
-
-
-def _modalities(subject: Subject) -> tuple[list[_Modality], list[Diagnostic]]:
-    """Modalities with calls that may be captured, images first. Raises VCG483 if there is none."""
-    sites: dict[str, dict[str, list[tuple[PartCall, ...]]]] = {}
-    for site in _sites(subject.root):
-        key = _pixels(site[0], subject.fields)
-        name = (subject.fields[key].modality if key in subject.fields else None) or ""
-        if name in MODALITIES:
-            sites.setdefault(name, {}).setdefault(key, []).append(site)
-    found: list[_Modality] = []
-    notes: list[Diagnostic] = []
-    reasons: list[Diagnostic] = []
-    for name in [name for name in MODALITIES if name in sites]:
-        by_key = sites[name]
-        if len(by_key) > 1:
-            reason = f"`{'` and `'.join(by_key)}` go through the encoder, and a cut captures units of one input"
-            place = list(by_key.values())[-1][0][0].place
-            notes.append(left_out(subject.tree, place, name, reason))
-            reasons += beyond(subject.tree, place, reason).diagnostics
-        else:
-            [(key, group)] = by_key.items()
-            found.append(_Modality(name, key, tuple(group)))
-    if found:
-        return found, notes
-    if reasons:
-        raise Beyond(reasons)
-    raise _refusal(subject)
-
-
-def _refusal(subject: Subject) -> Beyond:
-    """Why nothing can be captured: of calls that get pixels alone the largest ones, else of the others the smallest."""
-    refused = [step for step in subject.root.walk() if step.encodes and against(step)]
-    visual = [step for step in refused if any(_is_visual(key, subject.fields) for key in _raw_keys(step))]
-    steps = [step for step in visual if any(is_pixels(key) for key in _raw_keys(step))] or visual
-    alone = [step for step in steps if step.raw]
-    shown = [step for step in alone if not any(upper in alone for upper in list(step.up())[1:])]
-    shown = shown or [step for step in steps if not any(inner in steps for inner in list(step.walk())[1:])]
-    found = [
-        problem
-        for step in {(step.path, step.place): step for step in shown}.values()
-        for what in [f"`{step.path}`, which runs the encoder, {against(step)}"]
-        for problem in beyond(subject.tree, step.place, what).diagnostics
-    ]
-    return Beyond(found) if found else NoEncoder(list(_without_layers(subject)))
-
-
-def _without_layers(subject: Subject) -> Iterator[Diagnostic]:
-    """The parts that get raw pixels, and why none is taken for an encoder."""
-    parts = {step.path: step for step in subject.root.walk() if step.module and step.raw}
-    for path, step in parts.items():
-        lacks = "no layers were found in it" if subject.objects.cls(path) else "its class is not in the tree"
-        yield from beyond(subject.tree, step.place, f"`{path}` gets the pixels, and {lacks}").diagnostics
-    if not parts:
-        yield from beyond(subject.tree, subject.model.place, _NOTHING).diagnostics
-
-
-def _sites(step: PartCall) -> Iterator[tuple[PartCall, ...]]:
-    """The largest calls that can be captured, each with the ones inside of it.
-
-    A call that brings its units into one form itself gets them in several: the calls inside of it get that form.
+    None where no call gets all pixels of a modality as units. A call that does, but that the generator cannot reach, is
+    an obstacle of the sheet.
     """
-    fitting = tuple(inner for inner in step.walk() if _fits(inner))
-    if _fits(step) and not (asks_for_rank(step) and len(fitting) > 1):
-        yield fitting
-    else:
-        for child in step.children:
-            yield from _sites(child)
-
-
-def _fits(step: PartCall) -> bool:
-    return step.parent is not None and step.raw and step.encodes and against(step) is None
-
-
-def _raw_keys(step: PartCall) -> list[str]:
-    """Inputs of the arguments of a call that nothing has computed on."""
-    return [key for value in step.given.values() if PartCall.is_raw(value) for key in inputs_of(value)]
-
-
-def _is_visual(key: str, fields: dict[str, FieldConfig]) -> bool:
-    return key in fields and fields[key].modality in MODALITIES
-
-
-def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
-    """The input whose tensors are the units."""
-    keys = [key for key in inputs_of(step.units) if _is_visual(key, fields)] if step.units is not None else []
-    return next((key for key in keys if is_pixels(key)), (*keys, "")[0])
-
-
-def _captured(
-    subject: Subject, modalities: list[_Modality]
-) -> tuple[list[tuple[_Modality, str, SourceLine]], str, list[Diagnostic]]:
-    """The modalities with their entries, the captured call, and what is left out.
-
-    The call is that of most modalities, of those the largest one. Each is tried as the generator will look for it.
-    """
-    texts: dict[str, int] = {}
-    for modality in modalities:
-        for site in modality.sites:
-            for depth, step in enumerate(site):
-                if step.text is not None:
-                    texts[step.text] = min(depth, texts.get(step.text, depth))
-    ranked = sorted(texts, key=lambda text: (-sum(modality.has(text) for modality in modalities), texts[text]))
-    refused: dict[str, list[Diagnostic]] = {}
-    best: tuple[list[tuple[_Modality, str, SourceLine]], str] = ([], "")
-    for text in ranked:
-        kept: list[tuple[_Modality, str, SourceLine]] = []
-        for modality in modalities:
-            steps = modality.steps(text)
-            entries = entries_of(subject.root, steps) if steps and modality.alike(text) else []
-            others = [entry for _, entry, _ in kept]
-            tried = [(entry, problems_of_way(subject, [*others, entry], parse_call(text))) for entry in entries]
-            entry = next((entry for entry, problems in tried if not problems), None)
-            if entry is not None:
-                kept.append((modality, entry, entry_place(subject, entry, steps)))
-            elif tried:
-                refused.setdefault(modality.name, tried[-1][1])
-        if len(kept) > len(best[0]):
-            best = kept, text
-        if len(kept) == len(modalities):
-            break
-    kept, call = best
+    kept, refused = reached_sites(subject, recording)
     if not kept:
-        raise DiagnosticError([as_reason(problem) for problems in refused.values() for problem in problems])
-    notes = []
-    for modality in modalities:
-        if modality not in [one for one, _, _ in kept]:
-            problems = refused.get(modality.name)
-            reason = problems[0].message if problems else f"`{call}` is not on its way"
-            notes.append(left_out(subject.tree, modality.sites[0][0].place, modality.name, reason))
-    return kept, call, notes
+        sheet.obstacles += refused
+        return None
+    sites = [site for site, _ in kept.values()]
+    for name, (site, entry) in kept.items():
+        sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
+        sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
+        put_fields(subject, recording.of(name), sheet)
+    put_unit(recording, sites[0].unit, "pixels.shape", ("side", "height", "width"), sites[0].place, sheet)
+    batches = recording.of(next(iter(kept)))
+    shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
+    if any(site.padded for site in sites):
+        sheet.put(
+            "pixels.padded", True, sites[0].place, why="so many units as the item with the most has, of each item"
+        )
+    _put_arguments(recording, sites[0], sheet)
+    sheet.put("forward.call", sites[0].text, *(site.place for site in sites), why=shown)
+    if sites[0].result is not None:
+        sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
+    if sites[0].layers:
+        sheet.put("forward.layers", sites[0].layers, sites[0].place, why="what the model takes of the list")
+    if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
+        [(site, entry)] = kept.values()
+
+        def tokens(held: Call) -> str | None:
+            rows = _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
+            return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
+
+        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
+    if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
+        put_width(recording, batches[0], sheet)
+    put_gate(subject, [site.pixels for site in sites], sheet)
+    _put_optout(subject, sites, sheet)
+    return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
 
 
-def _runs(subject: Subject, encoder: PartCall) -> str:
-    cls = subject.objects.cls(encoder.path)
-    return f"runs {cls[1].name}" if cls is not None else f"runs `{encoder.path}`, which is not in the tree"
+def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tuple[Site, str]], list[Diagnostic]]:
+    """The call that gets all units of most modalities, with the entry of each, and what hinders those on the way."""
+    found = {name: _of_one_input(sites_of(subject, recording, name)) for name in MODALITIES if recording.of(name)}
+    texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
+    kept: dict[str, tuple[Site, str]] = {}
+    refused: list[Diagnostic] = []
+    for text in sorted(texts, key=lambda text: -sum(any(s.text == text for s in sites) for sites in found.values())):
+        tried: dict[str, tuple[Site, str]] = {}
+        for name, sites in found.items():
+            site = next((one for one in sites if one.text == text), None)
+            for entry in entries_of(subject, site) if site is not None else ():
+                others = [other for _, other in tried.values()]
+                problems = problems_of_way(subject, [*others, entry], parse_call(text))
+                refused += problems
+                if site is not None and not problems:
+                    tried[name] = site, entry
+                    break
+        if len(tried) > len(kept):
+            kept = tried
+    return kept, refused
+
+
+def _rows_of(batch: Batch, path: str, units: int) -> int | None:
+    """The rows that a call of the model gives of each unit; None where its result is no table of them."""
+    parts = [call.results for call in batch.calls if f"self.{call.part}" == path]
+    methods = [frame.results for frame in batch.frames if frame.part == "" and frame.text.startswith(f"{path}(")]
+    shapes = [leaf.shape for results in (*parts, *methods) for leaf in results if leaf.at == ""]
+    rows = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def _is_single(batches: Sequence[Batch], site: Site) -> bool:
+    """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
+    kinds = {field.kind for batch in batches for field in batch.fields if field.key == site.pixels}
+    return "flat" not in kinds and all(_inputs(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+
+
+def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
+    """The subclasses with a method of their own on the way: another model, which the port leaves alone."""
+    tree, model = subject.tree, subject.model
+    names = {name for site in sites for name in site.methods} - {_ENTRY}
+    apart = [
+        heir
+        for heir in find_subclasses(tree, model.module, model.class_name)
+        for owner in [find_class(tree.parse(heir.path), heir.class_name)]
+        if owner is not None and any(find_method(owner, name) for name in names)
+    ]
+    if apart:
+        shown = f"their own methods on the way: {', '.join(sorted(names))}"
+        sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
+
+
+# -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(batch: Batch, *sites: Site) -> int:
+    """The rows of the features of all units of a batch."""
+    return sum(site.rows * _inputs(batch)[site.pixels][0] for site in sites)
+
+
+def _of_one_input(sites: Sequence[Site]) -> list[Site]:
+    """The sites without calls that get units of several inputs: no cut captures these."""
+    return [site for site in sites if all(other.pixels == site.pixels for other in sites if other.text == site.text)]
+
+
+def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site]:
+    """The calls on the way to layers that get all units, the simplest arguments first, of these the outermost first.
+
+    They do so in two batches or more: another may hold units of another shape. One batch is enough if the others have
+    units of padding, which a model leaves out.
+    """
+    batches = recording.of(modality)
+    ways = [list(_of_batch(subject, recording, batch)) for batch in batches]
+    found: dict[tuple[object, ...], tuple[Site, int]] = {}
+    for site in (site for way in ways for site in way):
+        same = [one for way in ways for one in way if site.form == one.form]
+        if len(same) > 1 and not all(one.short for one in same):
+            padded, raw = any(one.padded for one in same), all(one.raw for one in same)
+            found.setdefault(site.form, (replace(site, padded=padded, raw=raw), len(same)))
+    ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
+    return [site for site, _ in ordered]
+
+
+def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[Site]:
+    """The calls that get all units of an input, in one or several runs."""
+    shapes = _inputs(batch)
+    pieces: dict[tuple[object, ...], list[tuple[Site, int]]] = {}
+    looked: set[int] = set()
+    layers = {f"{repeated.name}.0" for repeated in recording.repeated}
+    for call in [one for one in batch.calls if one.part in layers] or batch.calls:
+        way = _indices(batch, call.frame)
+        for index in [index for index in way if index not in looked]:
+            looked.add(index)
+            for site, count in _pieces(subject, batch, shapes, way[0], index):
+                pieces.setdefault(site.form, []).append((site, count))
+    for group in pieces.values():
+        site, total = group[0][0], sum(count for _, count in group)
+        count, most = shapes[site.pixels][0], _most(batch, site)
+        if total in (count, most):
+            yield replace(site, padded=total != count)
+        elif total < count and _is_padded(batch, site):
+            yield replace(site, short=True)
+
+
+def _most(batch: Batch, site: Site) -> int:
+    """The number of units where all items are padded to the most units of one."""
+    shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
+    return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
+
+
+def _is_padded(batch: Batch, site: Site) -> bool:
+    """Whether one tensor holds the units of all items, in an axis of its own: as many for each, with padding."""
+    shapes = [leaf.shape for leaf in batch.inputs if leaf.at == site.pixels]
+    return len(shapes) == 1 and len(shapes[0]) - len(site.unit) > 1
+
+
+def _indices(batch: Batch, index: int | None) -> list[int]:
+    found: list[int] = []
+    while index is not None:
+        found.insert(0, index)
+        index = batch.frames[index].caller
+    return found
+
+
+def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
+    """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
+    found = {}
+    flat = {field.key for field in batch.fields if field.kind == "flat"}
+    for key in sorted(pixel_keys(batch)):
+        tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
+        fewest = min(len(shape) for shape in tensors) - 1
+        axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
+        units = {shape[len(shape) - axes :] for shape in tensors}
+        count = sum(prod(shape[: len(shape) - axes]) for shape in tensors)
+        found[key] = count, units.pop() if len(units) == 1 else ()
+    return found
+
+
+def _pieces(
+    subject: Subject,
+    batch: Batch,
+    shapes: Mapping[str, tuple[int, _Shape]],
+    entry: int,
+    index: int,
+) -> Iterator[tuple[Site, int]]:
+    """The call of a frame with the number of its units, if it gets constants otherwise and gives each unit a row."""
+    frame = batch.frames[index]
+    node = _call(frame)
+    number = next((n for n, call in enumerate(batch.calls) if call.frame == index), None)
+    # A function's variables are its arguments as long as it has called nothing.
+    inner = next((one for one in batch.frames if one.caller == index), None)
+    if node is None or frame.part is None or (number is None and inner is None):
+        return
+    if number is not None:
+        call = batch.calls[number]
+        given, results, called = {leaf.at: leaf for leaf in call.arguments}, call.results, call.part
+        names = list(given)
+    elif inner is not None:
+        given, results, called = {leaf.at: leaf for leaf in inner.values}, frame.results, ""
+        names = _parameters(subject, inner)
+    arguments = dict(zip(names, node.args, strict=False)) | {one.arg: one.value for one in node.keywords if one.arg}
+    own = {leaf.at: leaf for leaf in frame.values}
+    given |= {
+        name: own[value.id] for name, value in arguments.items() if isinstance(value, ast.Name) and value.id in own
+    }
+    for name in arguments:
+        found = _units_of(given[name], shapes, bool(called)) if name in given else None
+        told = _text(node, arguments, given, name, found[1], frame.part, called) if found is not None else None
+        if found is None or told is None:
+            continue
+        (key, axis), shape = found, given[name].shape
+        taken = _taken(batch, number, results, shape[axis], axis)
+        several = all(leaf.shape[:1] == shape[axis : axis + 1] for leaf in results) and len(results) > 1
+        layers = layers_of(subject, frame) if taken is None and several and not axis else ()
+        if taken is None and not layers:
+            return
+        made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
+        beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
+        after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
+        at, first = line_of(frame), batch.frames[entry]
+        way = [batch.frames[one] for one in _indices(batch, index)]
+        methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
+        (text, more), unit, outer = told, shapes[key][1], index != entry
+        raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
+        result = taken[0] if taken is not None else None
+        site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
+        yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
+        return
+
+
+def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) -> tuple[str, int] | None:
+    """The input whose units a tensor may hold, and their axis; a part may also get what is made of them."""
+    fitting = [
+        (key, axis)
+        for key, (_, unit) in shapes.items()
+        for axis in (0, 1)
+        if len(unit) > 1 and leaf.shape[axis + 1 :] == unit and leaf.shape[:axis] == (1,) * axis
+    ]
+    given = [(key, axis) for key, axis in fitting if any(one.of.partition("[")[0] == key for one in leaf.sources)]
+    if given or len(fitting) == 1:
+        return (given or fitting)[0]
+    made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1
+    [(key, (count, unit))] = shapes.items() if made and not fitting else [("", (0, ()))]
+    return (key, 0) if unit and leaf.shape[0] == count else None
+
+
+def _call(frame: Frame) -> ast.Call | None:
+    try:
+        node = ast.parse(frame.text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    return node if isinstance(node, ast.Call) else None
+
+
+def _parameters(subject: Subject, callee: Frame) -> list[str]:
+    """The parameters of a function that positional arguments go to; of one outside of the tree its first variables."""
+    found = function_of(subject, callee)
+    if found is None:
+        return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
+    names = positional_parameters(found[1])
+    return names[int(names[:1] in (["self"], ["cls"])) :]
+
+
+def _text(
+    node: ast.Call,
+    arguments: Mapping[str, ast.expr],
+    given: Mapping[str, Leaf],
+    units: str,
+    axis: int,
+    part: str,
+    called: str,
+) -> tuple[str, tuple[tuple[str, tuple[_Shape, str] | None], ...]] | None:
+    """The call with `pixels` in the place of the units, from the model on, and its arguments with an entry for each.
+
+    None if it has other variables. A method of `part` makes it. A part that is `called` may be a variable there.
+    """
+    count = given[units].shape[axis]
+    more: list[tuple[str, tuple[_Shape, str] | None]] = []
+    names = {id(arguments[units]): "pixels"}
+    for name, value in arguments.items():
+        leaf = given.get(name)
+        variables = mentions(value) - {"self"}
+        if name == units or not variables or leaf is None:
+            continue
+        if leaf.is_tensor and leaf.shape[:1] == (count,) and leaf.dtype in _DTYPES and not axis:
+            more.append((name, (leaf.shape[1:], leaf.dtype)))
+        elif leaf.type == "NoneType":
+            more.append((name, None))
+        else:
+            return None
+        names[id(value)] = name
+
+    def seen(one: ast.expr) -> ast.expr:
+        text = re.sub(r"\bself\b", f"self.{part}", ast.unparse(one)) if part else ast.unparse(one)
+        return ast.Name(names[id(one)]) if id(one) in names else ast.parse(text, mode="eval").body
+
+    parts = called.split(".")
+    if any(word.isdigit() for word in (*parts, *part.split("."))):
+        return None
+    func = ast.parse(f"self.{called}", mode="eval").body if called else seen(node.func)
+    keywords = [ast.keyword(one.arg, seen(one.value)) for one in node.keywords]
+    text = ast.unparse(ast.Call(func, [seen(one) for one in node.args], keywords))
+    try:
+        parse_call(text)
+    except ExpressionError:
+        return None
+    known = {"self", "pixels", *(name for name, _ in more)}
+    free = mentions(ast.parse(text))
+    return (text, tuple(more)) if free <= known else None
+
+
+def _taken(
+    batch: Batch, number: int | None, results: Sequence[Leaf], count: int, axis: int
+) -> tuple[tuple[str, ...] | str | None] | None:
+    """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit."""
+    tensors = [leaf for leaf in results if leaf.is_tensor]
+    if len(tensors) == 1 and tensors[0].at == "":
+        return (None,) if tensors[0].shape[axis : axis + 1] == (count,) else None
+    later = (source.of for call in batch.calls for leaf in call.arguments for source in leaf.sources)
+    used = {
+        of.removeprefix(f"#{number}") for of in later if of.startswith((f"#{number}[", f"#{number}.", f"#{number}l"))
+    }
+    fitting = [leaf.at for leaf in tensors if leaf.at in used and leaf.shape[axis : axis + 1] == (count,)]
+    if len(fitting) != 1:
+        return None
+    if re.fullmatch(r"\[\d+\]", fitting[0]):
+        return (tuple("features" if leaf.at == fitting[0] else "_" for leaf in results),)
+    return (fitting[0].lstrip("."),)
+
+
+def entries_of(subject: Subject, site: Site) -> list[str]:
+    """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
+    narrow = narrow_entry(subject, site.entry) if site.outer else None
+    return [narrow, ALL] if narrow else [ALL]
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def put_unit(
+    recording: Recording, unit: _Shape, key: str, names: tuple[str, str, str], place: SourceLine, sheet: Sheet
+) -> None:
+    """The shape of a unit, with names for its side, or height and width, that the model holds."""
+    shape = [str(size) for size in unit]
+    square = len(unit) == 3 and unit[1] == unit[2]
+    for axis, name in ((1, names[0]),) if square else ((1, names[1]), (2, names[2])) if len(unit) == 3 else ():
+        what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
+        shape[axis] = name
+    if len(unit) == len(names):
+        shape[0] = _name_channels(shape[0], place, sheet)
+    if square:
+        shape[2] = shape[1]
+    elif len(unit) != len(names):
+        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        shape = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
+    sheet.put(key, shape, place)
+
+
+def _name_channels(first: str, place: SourceLine | None, sheet: Sheet) -> str:
+    """A number of channels by name where it is not the three of a colour image: a reader cannot tell what it counts."""
+    if not first.isdigit() or int(first) == _CHANNELS:
+        return first
+    sheet.put("let.channels", first, place)
+    return "channels"
+
+
+def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:
+    """The units as the call gets them, and what it gets with each."""
+    if site.made:
+        shape = [_size(recording, size, ("rows", "columns")[axis], sheet) for axis, size in enumerate(site.made)]
+        sheet.put("forward.unit", shape, site.place, why="what the model makes of the pixels")
+    if site.axis:
+        sheet.put("forward.axis", site.axis, site.place, why="a batch axis of 1 before the units")
+    for name, form in site.more:
+        at = f"forward.with.{name}"
+        if form is None:
+            sheet.put(at, "absent", site.place, why="None in each batch")
+            continue
+        shape = [_size(recording, size, f"{name}_{axis}", sheet) for axis, size in enumerate(form[0])]
+        sheet.put(f"{at}.shape", shape, site.place, why="an entry for each unit")
+        sheet.put(f"{at}.dtype", form[1])
+
+
+def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
+    """A size by constants of the model: an expression, the number itself, or a name in `let`, one for each size.
+
+    The sheet asks for it where several expressions give it.
+    """
+    what = f"a size of a unit: {value} in the recording"
+    texts = _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
+    asked = (question.key for question in sheet.questions if question.what == what)
+    same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
+    known = next(chain(asked, same), None)
+    if known is not None:
+        return known.removeprefix("let.")
+    if texts and "side //" in texts[0]:
+        return texts[0]
+    if value < _SMALL and not (texts and "patch" in texts[0]):
+        return str(value)
+    name = name if not sheet.has(f"let.{name}") else f"{name}_more"
+    if len(texts) == 1:
+        sheet.put(f"let.{name}", texts[0], why=what)
+    else:
+        candidates = (*texts[:5], str(value))
+        sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
+    return name
+
+
+def _of_configuration(texts: Sequence[str]) -> list[str]:
+    """The texts but those that say of a part's own configuration what another says of the model's."""
+    bare = [_OF.sub("config.", text) for text in texts]
+    return [text for index, text in enumerate(texts) if bare[index] not in bare[:index]]
+
+
+def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:
+    """Patches of a side or of a unit, an attribute, or a product of two."""
+    numbers = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and n > 0}
+    side = numbers.get(sheet.value("let.side").strip('"')) if sheet.has("let.side") else None
+    patches = [(path, n) for path, n in numbers.items() if _PATCH.search(path)]
+    for path, patch in sorted(patches, key=lambda one: (not one[0].startswith("self.config."), one[0].count("."))):
+        if side is not None and side // patch == value:
+            yield f"side // {path}"
+        if side is not None and (side // patch) ** 2 == value:
+            yield f"(side // {path}) ** 2"
+        if 3 * patch**2 == value:
+            yield f"3 * {path} ** 2"
+    for path, pair in recording.numbers.items():
+        if "patch" in path and isinstance(pair, list) and len(pair) == 2 and prod(pair) == value:
+            yield f"{path}[0] * {path}[1]"
+    yield from (path for path, n in numbers.items() if n == value and _PATCH.search(path))
+    held = [path for path, n in numbers.items() if n == value and VISION.search(path) and not _DEPTH.search(path)]
+    yield from sorted(held, key=lambda path: (not _COLUMNS.search(path), path.count("."), path))[:2]
+    config = [(path, n) for path, n in numbers.items() if _CONFIG.fullmatch(path) and not _DEPTH.search(path)]
+    for one, n in config:
+        for other, m in config:
+            if m > 1 and n > 1 and n * m**2 == value:
+                yield f"{one} * {other} ** 2"

@@ -6,43 +6,25 @@ method. `scaffold.cut` looks for the methods as the generator will.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.inputs import strip
-from scaffold.draft.reentry import NOWHERE
+from scaffold.draft.place import SourceLine
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.steps import PartCall
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import Op, SourceLine, Term
+from scaffold.draft.ways import NOWHERE
 from scaffold.protocol import read_protocol
 
-#: Operations that may stand between the pixels and the encoder: a port hands the pixels over as they are.
-_MOVES = {".to", ".view", ".reshape", ".flatten", ".contiguous", "torch.cat", "torch.stack", "flatten_bn"}
 #: Attributes of a model with the tokens of one unit.
 _TOKENS = ("num_image_token", "num_patches")
 #: Entries of a configuration by which a side of the patches gets shorter behind the encoder, and whether it is padded.
 _FACTORS = {"downsample_factor": False, "downsample_ratio": True, "hidden_stride": True, "pixel_shuffle_factor": False,
             "scale_factor": False, "spatial_pool_stride": False}  # fmt: skip
-_Node = TypeVar("_Node", bound=ast.AST)
 _SIDE = re.compile(r"\bimage_size('\]|)$")
-
-
-def draft_explicit(subject: Subject, pixels: str, entry: str, step: PartCall, call: str, sheet: Sheet) -> None:
-    """Fill in `explicit`, where a model's code has the form that such a port needs. `step` is the encoder's call."""
-    units = step.units
-    if units is None or isinstance(strip(units, _MOVES), Op) or step.masks or not _has_paths(subject):
-        return
-    field = subject.fields[pixels]
-    single = field.sizes is None and not _has_axis(subject, pixels, units, sheet)
-    places = step.place, field.place
-    put_explicit(subject, entry, call, lambda held: _tokens(subject, step, held, sheet), single, places, sheet)
 
 
 def put_explicit(
@@ -132,70 +114,6 @@ def _joined(patch: str, factor: str) -> str:
 def _with_ends(patch: str) -> str:
     """The tokens where two by two patches are one, and a token is at either end."""
     return f"(side // {patch} // 2) ** 2 + 2"
-
-
-def _tokens(subject: Subject, step: PartCall, held: Call, sheet: Sheet) -> str | None:
-    """The rows that a call gives of one unit: what the model says, or its patches, as the parts of the call change
-    their number.
-    """
-    said = [name for name in _TOKENS if name in subject.objects.attributes("self")]
-    if said:
-        return f"self.{said[0]}"
-    side, patch = _side_and_patch(sheet)
-    if patch == side:
-        return None
-    parts = [*_parts(subject, held.text)]
-    words = {name for _, code in parts for name in (*_read(code), *(one.id for one in _nodes(code, ast.Name)))}
-    if "pooled_output" in words:
-        return "1"
-    encoder = next((inner.path for inner in step.walk() if inner.encoder), step.path)
-    if {"boi", "eoi", "conv"} <= {*subject.objects.attributes(encoder)}:
-        return _with_ends(patch)
-    for path, code in parts:
-        read = _read(code)
-        for name in (name for name in _FACTORS if name in read):
-            owner = subject.objects.value(f"{path}.{read[name].removeprefix('self.')}")
-            return _joined(patch, f"{subject.objects.text(owner) or 'self.config'}.{name}")
-    first = "class_embedding" in subject.objects.attributes(f"{encoder}.embeddings")
-    return f"(side // {patch}) ** 2" + " + 1" * (first and "feature_select_strategy" not in words)
-
-
-def _parts(subject: Subject, text: str) -> Iterator[tuple[str, ast.AST]]:
-    """The methods of a model that a call runs, and its parts that these call, by path."""
-    for node in _nodes(ast.parse(text), ast.Call):
-        method = subject.program.method(subject.model.owner, ast.unparse(node.func).removeprefix("self."))
-        if method is not None:
-            yield "self", method[2]
-        for call in _nodes(method[2], ast.Call) if method is not None else [node]:
-            path = ast.unparse(call.func)
-            part = subject.objects.cls(path) if path.startswith("self.") else None
-            if part is not None:
-                yield path, part[1]
-
-
-def _nodes(code: ast.AST, kind: type[_Node]) -> list[_Node]:
-    return [node for node in ast.walk(code) if isinstance(node, kind)]
-
-
-def _read(code: ast.AST) -> dict[str, str]:
-    """The attributes that code reads, each with what it is one of."""
-    return {node.attr: ast.unparse(node.value) for node in _nodes(code, ast.Attribute)}
-
-
-def _has_axis(subject: Subject, pixels: str, units: Term, sheet: Sheet) -> bool:
-    """Whether an item may be several units: its annotated shape has an axis for them, or the model joins the items."""
-    shapes = [dimensions for dimensions, _, _ in subject.shapes(pixels, made=True)]
-    unit = sheet.value("pixels.shape").count(",") + 1
-    return max(map(len, shapes), default=0) > unit + 1 or _joins(units)
-
-
-def _joins(value: Term) -> bool:
-    """Whether the model concatenates the items of an input, in front of the encoder."""
-    while isinstance(value, Op) and value.name in _MOVES and value.args:
-        if value.name == "flatten_bn":
-            return True
-        value = value.args[0]
-    return False
 
 
 def _has_paths(subject: Subject) -> bool:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from scaffold.draft.inputs import other_way
+from scaffold.draft.place import SourceLine
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import FieldConfig, SourceLine
-from scaffold.syntax import assigned_to
+from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.tower.source import Module
 
 _SHARDS = "supports_encoder_tp_data"
+#: Methods of a processor that say how a batch is cut into items, and what they make of each input.
+_FIELDS, _FIELD = "fields_config", "MultiModalFieldConfig."
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a branch of a processor's code cuts an input into items: `batched`, or a kind of `flat`."""
+
+    kind: str
+    place: SourceLine
 
 
 def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
@@ -20,7 +31,7 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
     Such ranks gather embeddings by a number of tokens.
     """
     for key in keys:
-        ways = other_way(subject.program, subject.model, key)
+        ways = _ways(subject, key, sheet)
         if ways is not None:
             other, _ = ways
             question = f"the condition under which `{key}` is cut as drafted, and not {other.kind} as at {other.place}"
@@ -51,6 +62,47 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
     sheet.ask(Question("gates.modalities", question, (candidate,), (f"{shards}: the class supports it",)))
 
 
+def _ways(subject: Subject, key: str, sheet: Sheet) -> tuple[_Way, _Way] | None:
+    """How the processor cuts an input into items under a condition that no run met, and as it was drafted."""
+    drafted = sheet.has(f"fields.{key}") and sheet.value(f"fields.{key}") == "batched"
+    processor = subject.model.processor
+    names = {
+        node.name
+        for _, cls in subject.program.lineage(processor)
+        for node in cls.body
+        if isinstance(node, FunctionNode) and node.name.endswith(_FIELDS)
+    }
+    for module, _, method in filter(None, (subject.program.method(processor, name) for name in sorted(names))):
+        for node in ast.walk(method):
+            if not isinstance(node, ast.If):
+                continue
+            found = [next(_cuts(module, block, key), None) for block in (node.body, node.orelse)]
+            ways = {way.kind == "batched": way for way in found if way is not None}
+            if len(ways) > 1:
+                return ways[not drafted], ways[drafted]
+    return None
+
+
+def _cuts(module: Module, block: Sequence[ast.stmt], key: str) -> Iterator[_Way]:
+    """How statements cut an input: what they give its name, or its entry of a mapping."""
+    for node in (inner for statement in block for inner in ast.walk(statement)):
+        made: list[tuple[object, ast.expr | None]] = []
+        if isinstance(node, ast.Dict):
+            made = [
+                (one.value, value) for one, value in zip(node.keys, node.values, strict=True)
+                if isinstance(one, ast.Constant)
+            ]  # fmt: skip
+        elif isinstance(node, ast.keyword):
+            made = [(node.arg or "", node.value)]
+        elif isinstance(node, ast.Assign):
+            named = (target.slice if isinstance(target, ast.Subscript) else target for target in node.targets)
+            made = [(ast.unparse(target).strip("'"), node.value) for target in named]
+        for name, value in made:
+            called = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+            if value is not None and name == key and called.startswith(_FIELD):
+                yield _Way(called.removeprefix(_FIELD), SourceLine(module.file, value.lineno))
+
+
 def _class_variable(subject: Subject, name: str) -> tuple[ast.expr, SourceLine] | None:
     """The value of a class variable where the class or the nearest of its bases sets it."""
     for module, cls in subject.program.lineage(subject.model.owner):
@@ -61,7 +113,7 @@ def _class_variable(subject: Subject, name: str) -> tuple[ast.expr, SourceLine] 
     return None
 
 
-def _own_switch(subject: Subject, other: FieldConfig, drafted: FieldConfig) -> Candidate | None:
+def _own_switch(subject: Subject, other: _Way, drafted: _Way) -> Candidate | None:
     """The model's attribute for the condition that its processor asks: the same function makes both."""
     module = subject.program.module(other.place.file)
     tests = [

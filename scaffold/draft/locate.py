@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import unfollowed_bases
-from scaffold.draft.values import SourceLine
+from scaffold.draft.place import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file

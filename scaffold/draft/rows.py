@@ -1,601 +1,567 @@
-"""Drafts the layout `rows`: patch rows of all items in one call of the encoder, and what an item of them looks like.
+"""Drafts the layout `rows` from a recording: the one call whose arguments are rows of all images, or its layers.
 
-The encoder is the part of the model that holds the layers and gets what other parts have computed: rows, and what says
-where each item's rows end. The port itself sees what each argument is when a model starts. A draft refuses only
-arguments that no buffer holds, and a part that waits for values.
+An argument says where the rows of each image end. From it follow the rows of each image, and from these what every
+other argument is, the sides of an image in patches and the rows of a token. Whatever fits nothing is a refusal.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, chain, islice, pairwise
+from math import isqrt, prod
 
-from scaffold.cut import runs_attention
-from scaffold.cut.way import iterated
-from scaffold.descriptor.port import CHUNK
+from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft import grids
-from scaffold.draft.convolutions import is_convolution, stride_of
-from scaffold.draft.gates import put_gate
-from scaffold.draft.inputs import SAME_SIZES, Beyond, beyond, left_out, normalises, sizes_of, strip
-from scaffold.draft.locate import Located
-from scaffold.draft.objects import Objects
-from scaffold.draft.packed import row_shape
-from scaffold.draft.reentry import as_reason, entries_of, entry_place, problems_of_way, put_fields, put_hidden_size
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.steps import PartCall, Walker, computed, is_pixels
-from scaffold.draft.subject import Subject
-from scaffold.draft.units import CHANNELS
-from scaffold.draft.values import (
-    BatchInputs,
-    FieldConfig,
-    Input,
-    Items,
-    Made,
-    Mapped,
-    Op,
-    Plain,
-    Ref,
-    SourceLine,
-    Term,
-    inputs_of,
-    walk_value,
+from scaffold.draft.common import (
+    MERGE,
+    VISION,
+    Drafted,
+    columns_of,
+    function_of,
+    line_of,
+    narrow_entry,
+    omitted,
+    pixel_keys,
+    put_fields,
+    put_number,
+    put_width,
+    sizes_of_items,
 )
-from scaffold.draft.waits import waiting
+from scaffold.draft.gates import put_gate
+from scaffold.draft.place import SourceLine
+from scaffold.draft.refusals import Beyond, beyond
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
+from scaffold.draft.tokens import TokenEntries, entries_of_tokens
+from scaffold.draft.ways import ALL, as_reason, problems_of_way
 from scaffold.protocol import read_protocol
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import parents_of
+from scaffold.tower.names import loads
+from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
-_MODALITIES = ("image", CHUNK)
-_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-#: Operations that hand the values of a tensor on as they are.
-_SAME_VALUES = {*SAME_SIZES, "each", "torch.tensor", "torch.as_tensor", "async_tensor_h2d", ".numpy"}
-_LINEAR = {"nn.Linear": "in_features", "ReplicatedLinear": "input_size", "ColumnParallelLinear": "input_size"}
-
-
-class NoRows(Beyond):
-    """No part of the model is an encoder of rows."""
-
-
-class TooEarly(Beyond):
-    """The model has rows, and its release has no graphs of them."""
+_PATCH = re.compile(r"[._]patch_size(\[0\])?$")
+_MODALITIES = ("image", "vision_chunk")
+#: The most tokens of an image beside those of its rows.
+_MORE = 8
+#: Columns of a grid that counts frames, too.
+_WITH_FRAMES = 3
+#: Integers that follow from the rows of each image, by batch.
+_Rows = Sequence[tuple[int, ...]]
+#: The shape of integers for an item, `rows` or `tokens` among its sizes; and that of an image of one token, if it is
+#: another one.
+_Zeros = tuple[tuple[int | str, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The tests' name of the modality that is served, why the layout fits, and what is left out of the model."""
+class _Encoder:
+    """A part with equal layers that is called once in each batch; `rows` are those of each image, or of its units.
 
-    modalities: tuple[str, ...]
-    reason: str
-    notes: tuple[Diagnostic, ...]
-
-
-def draft_rows(subject: Subject, sheet: Sheet) -> Rows:
-    """Fill in the sections of rows but `model`, `layout` and `integration`. Raises VCG483 with the reason against."""
-    tree, objects, walker = subject.tree, subject.objects, subject.walker
-    step, loop, notes = _captured(subject, subject.fields)
-    per_item = loop is not None and _in_loop(step)
-    entry, place = _entry(subject, step, loop, per_item=per_item)
-    key = _pixels(step, subject.fields)
-    fields = grids.with_sizes(walker, subject.fields, key)
-    modality = str(fields[key].modality)
-    sheet.put(f"modalities.{modality}.pixels", key, fields[key].place)
-    sheet.put(f"modalities.{modality}.entry", entry, place)
-    put_fields(subject, sheet, fields, {modality}, grids=True, read=walker.trace.inputs)
-    if fields[key].kind == "batched" and grids.is_rows(subject, key):
-        others = [name for name in walker.trace.inputs if name != key and name in _read_with(sheet, key)]
-        grids.put_items(subject, fields, key, others, sheet)
-        shape = "patches of images of any size"
-    elif fields[key].kind == "batched" and (padded := grids.padding_mask(subject, key))[0]:
-        _padded(subject, fields, key, padded, step, sheet)
-        shape = "patches of images of any size"
-    elif fields[key].kind == "batched":
-        _images(subject, key, step, sheet)
-        shape = "images of any size"
-    else:
-        _patches(subject, fields, key, step, sheet)
-        shape = "patches of images of any size"
-    _put_merge(subject, step, sheet)
-    sheet.put("forward.encoder", step.path, step.place, why=f"runs {_name(objects, step)} on the rows of all images")
-    if loop is not None:
-        sheet.put("forward.loop", loop, why="its own method makes what the layers get, which no graph can hold")
-        grids.put_unread(step, loop, sheet)
-    if step.several if loop is None else grids.gives_several(step, loop):
-        why = "the loop hands on several values" if loop else "it gives a list, of which the model takes some"
-        sheet.put("forward.several", True, step.place, why=why)
-    if per_item:
-        why = "the model calls the encoder in a loop over its items, and its layers attend to all rows of a call"
-        sheet.put("forward.per_item", True, step.place, why=why)
-    put_hidden_size(subject, sheet, step)
-    if too_early(tree):
-        what = (
-            "this release fills the offsets behind a batch with zeros, and rows find their buffers when a model starts"
-        )
-        raise TooEarly(beyond(tree, step.place, what).diagnostics)
-    cls = objects.cls(step.path)
-    if cls is not None and not runs_attention(subject.program, cls):
-        what = f"the layers of `{step.path}` run an attention of their own, of which nothing shows where sequences end"
-        raise beyond(tree, step.place, what)
-    if modality == CHUNK:  # the frames of a chunk may become fewer tokens than its rows say
-        put_gate(subject, (key,), sheet)
-    return Rows(("image",), f"{shape} enter one call of the encoder, as rows", notes)
-
-
-def too_early(tree: SourceTree) -> bool:
-    """Whether a release has no graphs of rows at all: one before 0.23."""
-    try:
-        return not read_protocol(tree).dialect.padding_logics
-    except DiagnosticError:
-        return False  # `new` says so
-
-
-def _captured(subject: Subject, fields: dict[str, FieldConfig]) -> tuple[PartCall, str | None, tuple[Diagnostic, ...]]:
-    """The encoder whose call is recorded, or the one whose loop over its layers is. Raises VCG483."""
-    try:
-        step, notes = _encoder(subject, fields)
-        _check(subject, step)
-        return step, None, notes
-    except DiagnosticError:
-        found = [
-            (step, name)
-            for step in subject.root.walk()
-            if (name := _looped(subject.objects, step)) and _pixels(step, fields)
-        ]
-        images = [(step, name) for step, name in found if fields[_pixels(step, fields)].modality in _MODALITIES]
-        alone = bool(images) and all(_instead(one, other) for (one, _), (other, _) in combinations(images, 2))
-        if not alone or not any(_is_loop_of_rows(subject, step) for step, _ in images):
-            raise
-    others = {fields[_pixels(step, fields)].modality: step for step, name in found if (step, name) not in images}
-    left = (
-        left_out(subject.tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items()
-    )
-    return images[0][0], f"self.{images[0][1]}", tuple(left)
-
-
-def _instead(first: PartCall, other: PartCall) -> bool:
-    """Whether two calls of one part never run in one batch: the first is in a branch that returns before the other."""
-    parents = parents_of(first.caller.node)
-    around = set(map(id, _above(other.node, parents)))
-    returns = any(
-        isinstance(node, ast.If) and id(node) not in around and isinstance(node.body[-1], ast.Return)
-        for node in _above(first.node, parents)
-    )
-    return first.path == other.path and first.caller.node is other.caller.node and returns
-
-
-def _above(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
-    while (above := parents.get(id(node))) is not None:
-        yield above
-        node = above
-
-
-def _is_loop_of_rows(subject: Subject, step: PartCall) -> bool:
-    """Whether the part that loops is called once, is told where rows end, and its layers wait for nothing.
-
-    They may compute the longest sequence: they get a parameter for it. The part may be called once for each item if
-    its layers can be told where items end.
+    One `per_item` is called for each image, and its layers attend to all rows of a call. `loop` is the attribute with
+    its layers. `runs` are its calls, each with its batch and the numbers of the calls from it to the next one.
     """
-    cls = subject.objects.cls(step.path)
-    told = sum(bool(inputs_of(value)) for value in step.given.values()) > 1
-    if cls is None or not told:
-        return False
-    if _in_loop(step):
-        try:
-            _entry(subject, step, f"self.{_looped(subject.objects, step)}", per_item=True)
-        except DiagnosticError:
-            return False
-    return not list(waiting(subject.program, cls, set(), layers=_looped(subject.objects, step)))
+
+    path: str
+    layers: Repeated
+    runs: tuple[tuple[Batch, range], ...]
+    rows: _Rows
+    place: SourceLine
+    per_item: bool
+
+    @property
+    def loop(self) -> str:
+        return f"self.{self.layers.name.removeprefix(f'{self.path}.')}"
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(batch.calls[numbers[0]] for batch, numbers in self.runs)
+
+    @property
+    def rows_of_calls(self) -> _Rows:
+        """The rows of each image in each call."""
+        return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
 
 
-def _looped(objects: Objects, step: PartCall) -> str:
-    """The layers that a part loops over in the method that is called, else empty."""
-    if step.parent is None or not step.module or not step.encoder or step.entered is None:
-        return ""
-    layers = {name for name, value in objects.attributes(step.path).items() if _is_layers(value)}
-    return next((name for over in _loops(step) if (name := over.removeprefix("self.")) in layers), "")
+@dataclass(frozen=True, slots=True)
+class _Pixels:
+    """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels.
+
+    `mask` says which rows of an item are patches, where all are padded to one length. `zeros` are integers of other
+    inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU. `coarse`
+    is the grid of tokens where it is an input, too, of squares with `ratio` rows a side; `tokens` has entries of these.
+    """
+
+    key: str
+    grid: str
+    shape: tuple[int, ...]
+    side: int
+    columns: int
+    mask: str = ""
+    zeros: tuple[tuple[str, _Zeros], ...] = ()
+    nested: bool = False
+    moved: bool = False
+    coarse: str = ""
+    ratio: int = 0
+    tokens: TokenEntries | None = None
 
 
-def _loops(step: PartCall) -> Iterator[str]:
-    """The objects of the loops in the method that a part runs: `self.layers` of `enumerate(self.layers)`."""
-    body = ast.walk(step.entered.node) if step.entered is not None else ()
-    return (ast.unparse(over) for node in body if isinstance(node, ast.For) for over in iterated(node.iter))
+def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of rows but `model`, `layout` and `integration`.
 
-
-def _is_layers(value: Term) -> bool:
-    return isinstance(value, Op) and value.name.endswith(("ModuleList", "make_layers"))
-
-
-def _name(objects: Objects, step: PartCall) -> str:
-    cls = objects.cls(step.path)
-    return cls[1].name if cls is not None else f"`{step.path}`"
-
-
-# --- the encoder ----------------------------------------------------------------------------------------------------
-
-
-def _encoder(subject: Subject, fields: dict[str, FieldConfig]) -> tuple[PartCall, tuple[Diagnostic, ...]]:
-    """The call of the encoder on images, and that videos are left out. Raises VCG483 where there is not one."""
-    found = [step for step in subject.root.walk() if _is_encoder(subject.objects, step) and _pixels(step, fields)]
-    found = [step for step in found if not any(upper in found for upper in list(step.up())[1:])]
-    images = [step for step in found if fields[_pixels(step, fields)].modality in _MODALITIES]
-    others = {fields[_pixels(step, fields)].modality: step for step in found if step not in images}
-    if not images:
-        what = "no part of the model encodes rows that other parts have made of images"
-        raise NoRows(beyond(subject.tree, subject.model.place, what).diagnostics)
-    if len(images) > 1:
-        what = f"`{images[0].path}`, which runs the encoder, is called in several places"
-        raise beyond(subject.tree, images[1].place, what)
-    notes = (
-        left_out(subject.tree, step.place, str(name), "graphs of rows hold images") for name, step in others.items()
-    )
-    return images[0], tuple(notes)
-
-
-def _is_encoder(objects: Objects, step: PartCall) -> bool:
-    """Whether a part that goes over layers of its own is called on what other parts have computed."""
-    return (
-        step.parent is not None
-        and step.module
-        and step.encoder
-        and any(computed(value) for value in step.given.values())
-        and any(
-            f"self.{name}" in over
-            for name, value in objects.attributes(step.path).items()
-            if _is_layers(value)
-            for over in _loops(step)
+    None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
+    """
+    modality = next((name for name in _MODALITIES if recording.of(name)), _MODALITIES[0])
+    batches = recording.of(modality)
+    encoders = list(_encoders(recording, batches)) if batches else []
+    if not encoders:
+        return None
+    encoder, *more = encoders
+    if more:
+        what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
+        raise beyond(subject.tree, encoder.place, what)
+    if not _speaks_rows(subject.tree):
+        raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
+    results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+    kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
+    if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
+        what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
+        raise beyond(subject.tree, encoder.place, what)
+    pixels = _pixels(subject, batches, encoder)
+    loop = _loop(subject, encoder)
+    entry, place = _entry(subject, batches[0], encoder, loop)
+    sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
+    sheet.put(f"modalities.{modality}.entry", entry, place)
+    put_fields(subject, batches, sheet, grids=True)
+    _put_item(recording, batches, encoder, pixels, sheet)
+    counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
+    sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
+    if loop is not None:
+        sheet.put("forward.loop", encoder.loop, why=loop)
+        unread = _unread(subject, encoder)
+        if unread:
+            sheet.put("forward.unread", unread, why="the loop takes it, and no layer gets it")
+    if encoder.per_item:
+        sheet.put(
+            "forward.per_item", True, encoder.place, why="a call for each image, whose layers get all of its rows"
         )
-    )
+    if len(results[0]) > 1:
+        sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
+    put_width(recording, batches[0], sheet)
+    if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
+        put_gate(subject, (pixels.key,), sheet)
+    # A chunk is an image where a test of the port brings one.
+    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
 
 
-def _pixels(step: PartCall, fields: dict[str, FieldConfig]) -> str:
-    """The input that the rows are made of."""
-    keys = [key for value in step.given.values() for key in inputs_of(value) if is_pixels(key) and key in fields]
-    return next(iter(keys), "")
+def _speaks_rows(tree: SourceTree) -> bool:
+    """Whether a release has graphs of rows: one from 0.23 on."""
+    try:
+        return read_protocol(tree).dialect.padding_logics
+    except DiagnosticError:
+        return True  # `new` says what is wrong with the protocol
 
 
-def _check(subject: Subject, step: PartCall) -> None:
-    """That a graph can hold the call. Raises VCG483."""
-    tree = subject.tree
-    if _in_loop(step):
-        raise beyond(tree, step.place, f"`{step.path}`, which runs the encoder, is called in a loop")
-    for key, value in step.given.items():
-        inputs = _themselves(value)
-        if inputs:
-            what = f"`{step.path}`, which runs the encoder, gets `{inputs}` itself, of which no graph has a buffer"
-            raise beyond(tree, step.place, what if isinstance(key, int) else f"{what} (`{key}`)")
-    if sum(bool(inputs_of(value)) for value in step.given.values()) < 2:
-        what = f"`{step.path}`, which runs the encoder, is not told where the rows of an item end"
-        raise beyond(tree, step.place, what)
-    cls = subject.objects.cls(step.path)
-    assert cls is not None, "a part with layers is in the tree"
-    for place, text in waiting(subject.program, cls, set()):
-        raise beyond(tree, place, f"`{text}` waits for the GPU inside of the encoder, where a graph cannot")
+# -- the encoder -------------------------------------------------------------------------------------------------------
 
 
-def _in_loop(step: PartCall) -> bool:
-    """Whether a call, or one that leads to it, is in a loop. A loop over the modalities of a batch does not count."""
-    for lower in step.up():
-        if lower.parent is None:
+def _encoders(recording: Recording, batches: Sequence[Batch]) -> Iterator[_Encoder]:
+    """The parts with layers that run once in each batch, and whose attention is told where rows end.
+
+    Or they run once for each image, on rows of which a grid among the inputs says how many there are.
+    """
+    for layers in recording.repeated:
+        path = _called(batches[0], layers.name.rpartition(".")[0])
+        runs = [list(_runs(batch, path)) for batch in batches] if path else [[]]
+        first = f"{layers.name}.0"
+        inner = [
+            [call for n in numbers if (call := batch.calls[n]).part == first]
+            for found in runs
+            for batch, numbers in found
+        ]
+        if not all(runs) or any(len(found) != 1 for found in inner):
             continue
-        parents = parents_of(lower.caller.node)
-        tested: set[str] = set()
-        node: ast.AST | None = lower.node
-        while node is not None:
-            if isinstance(node, ast.If):
-                tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-                tested |= {ast.unparse(test.left) for test in tests if isinstance(test, ast.Compare)}
-            if isinstance(node, _LOOPS) and not (isinstance(node, ast.For) and ast.unparse(node.target) in tested):
-                return True
-            node = parents.get(id(node))
-    return False
-
-
-def _themselves(value: Term) -> str:
-    """An input that a value holds as it is, or empty: rows, offsets and bounds are made of inputs."""
-    if isinstance(value, Mapped):
-        return next(filter(None, map(_themselves, value.entries.values())), "")
-    if isinstance(value, Items):
-        return next(filter(None, map(_themselves, value.values)), "")
-    bare = strip(value, _SAME_VALUES)
-    if isinstance(bare, BatchInputs):
-        return "**"
-    return bare.key if isinstance(bare, Input) else _themselves(bare) if isinstance(bare, (Items, Mapped)) else ""
-
-
-def _entry(subject: Subject, step: PartCall, loop: str | None, *, per_item: bool = False) -> tuple[str, SourceLine]:
-    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
-    problems: list[Diagnostic] = []
-    for entry in entries_of(subject.root, [step]):
-        problems = problems_of_way(subject, [entry], step.path, loop, per_item=per_item)
-        if not problems:
-            return entry, entry_place(subject, entry, [step])
-    raise DiagnosticError([as_reason(problem) for problem in problems])
-
-
-# --- an item --------------------------------------------------------------------------------------------------------
-
-
-def _images(
-    subject: Subject,
-    key: str,
-    step: PartCall,
-    sheet: Sheet,
-) -> None:
-    """One image an item: as many channels as annotated, and sides of whole patches, from the convolution behind."""
-    shown = next((found for found in subject.shapes(key) if len(found[0]) == 4), None)
-    if shown is None or not (isinstance(shown[0][1], int) or shown[0][1] in CHANNELS):
-        what = f"no annotation says that an item of `{key}` is one image"
-        raise beyond(subject.tree, shown[1] if shown else subject.model.place, what)
-    others = [name for name in subject.trace.inputs if name != key and name in _read_with(sheet, key)]
-    if others:
-        what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(subject.tree, subject.trace.inputs[others[0]].place, what)
-    _patch_side(subject.objects, step, sheet)
-    channels = str(shown[0][1]) if isinstance(shown[0][1], int) else "3"
-    sheet.put("item.shape", [channels, "h * p", "w * p"], shown[1], why="an image of h x w patches")
-
-
-def _bound_side(shape: tuple[object, ...], table: Mapped) -> Ref | None:
-    """The attribute that a parsed input binds the letter of both sides of a patch to, if it does."""
-    bindings = table.entries.get("resolve_bindings")
-    value = bindings.entries.get(str(shape[-1])) if isinstance(bindings, Mapped) and shape[-1] == shape[-2] else None
-    return value if isinstance(value, Ref) and value.path.startswith("self.config.") else None
-
-
-def _patch_side(objects: Objects, step: PartCall, sheet: Sheet) -> None:
-    """The side of a patch, in pixels: the stride of the tower's convolution whose kernel is as large."""
-    sides = _strides(objects, step)
-    if len(sides) == 1:
-        [(side, path)] = sides.items()
-        sheet.put("let.p", side, objects.place(path), why=f"the stride of `{path}`")
-    else:
-        candidates = tuple(
-            Candidate(side, f"the stride of `{path}`", objects.place(path)) for side, path in sides.items()
-        )
-        sheet.ask(
-            Question("let.p", "the side of a patch, in pixels", candidates, (f"{step.place}: the encoder's call",))
-        )
-
-
-def _strides(objects: Objects, step: PartCall) -> dict[str, str]:
-    """Strides of the convolutions of the tower whose kernels are as large, each with the path of the convolution."""
-    tower = ".".join(step.path.split(".")[:2])
-    found = [(path, value) for path, value in objects.kept(tower) if is_convolution(value)]
-    return {text: path for path, value in found if (text := objects.text(stride_of(value))) is not None}
-
-
-def _patches(
-    subject: Subject,
-    fields: dict[str, FieldConfig],
-    key: str,
-    step: PartCall,
-    sheet: Sheet,
-) -> None:
-    """Rows of patches with a grid an item, or each of its units, as wide as the first linear layer that gets them."""
-    objects = subject.objects
-    grid, product = sizes_of(subject.tree, subject.program, subject.model, fields[key], fields, subject.trace)
-    counts, values = "", "the grid of an image of h x w patches"
-    if not product and (unit := grids.unit_grid(subject, fields, key)) is not None:
-        counts, grid, product = grid.key, unit, True
-        values = f"the grid of each of the `{counts}` of an image, of h x w patches"
-    known = {key, grid.key, counts}
-    others = [name for name in subject.trace.inputs if name not in known and name in _read_with(sheet, key)]
-    beside = {name: count for name in others if (count := _width_beside(subject, fields, key, name))}
-    others = [name for name in others if name not in beside]
-    tokens = grids.tokens_beside(subject, fields, others) if product else None
-    others = others if tokens is None else []
-    columns = {3: ["1", "h", "w"], 2: ["h", "w"]}.get(grid.columns or 0)
-    if not product or columns is None or others:
-        what = f"a row of `{grid.key}` is no grid of an image's patches"
-        if others:
-            what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(subject.tree, fields[key].place, what)
-    for name, count in beside.items():
-        why = f"a row for each of `{key}`"
-        sheet.put(f"item.zeros.{name}", ["h * w", str(count)], fields[name].place, why=why)
-    annotated = (subject.shapes(key, made=made) for made in (False, True))
-    shown = next((shape for found in annotated for shape in found), None)
-    if counts and not fields[grid.key].on_host:
-        sheet.put("item.moved", [grid.key], fields[grid.key].place, why="the processor has no `keep_on_cpu` for it")
-    if shown is not None and len(shown[0]) == 4 and isinstance(shown[0][1], int):
-        bound = _bound_side(shown[0], shown[2])
-        if bound is not None:
-            sheet.put("let.p", bound.path, bound.place, why="what the annotation's letter of both sides is bound to")
+        inside = (call for call in batches[0].calls if call.part.startswith(f"{first}."))
+        attends = any(call.cls.endswith(f".{ATTENTION}") for call in inside)
+        apart = [len(found) for found in runs] == [len(batch.items) for batch in batches]
+        if all(len(found) == 1 for found in runs):
+            rows = [_told(batch, call) for batch, [call] in zip(batches, inner, strict=True)]
+        elif apart:
+            calls = iter(inner)
+            rows = [_gridded(batch, [call for [call] in islice(calls, len(batch.items))]) for batch in batches]
         else:
-            _patch_side(objects, step, sheet)
-        sheet.put("item.shape", ["h * w", str(shown[0][1]), "p", "p"], shown[1], why=f"the product of `{grid.key}`")
-        sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
-        if tokens is not None:
-            tokens.put(sheet, fields)
-        return
-    linear = _linear(objects, subject.walker, key)
-    width = "width"
-    viewed = _viewed(subject, key, sheet) if linear is None else None
-    if viewed is not None:
-        width = viewed
-    elif linear is None:
-        look = tuple(str(place) for place in (shown[1] if shown else None, step.place) if place is not None)
-        why = "three channels of a patch, whose side is the stride of"
-        sides = {side: path for side, path in _strides(objects, step).items() if side.endswith("patch_size")}
-        squares = [Candidate(f"3 * {side} ** 2", f"{why} `{path}`") for side, path in sides.items()]
-        sheet.ask(Question("let.width", "the width of a row of pixels", tuple(squares), look))
-    else:
-        _put_width(objects, linear, key, sheet)
-    sheet.put("item.shape", ["h * w", width], fields[key].place, why=f"the product of `{grid.key}`")
-    sheet.put(f"item.values.{grid.key}", columns, fields[grid.key].place, why=values)
-    if tokens is not None:
-        tokens.put(sheet, fields)
+            continue
+        told = tuple(found for found in rows if found is not None)
+        if len(told) == len(batches) and attends and len({sum(found) for found in told}) > 1:
+            batch, numbers = runs[0][0]
+            place = line_of(batch.way(batch.calls[numbers[0]])[-1])
+            yield _Encoder(path, layers, tuple(chain(*runs)), told, place, not all(len(found) == 1 for found in runs))
 
 
-def _padded(
-    subject: Subject,
-    fields: dict[str, FieldConfig],
-    key: str,
-    inputs: tuple[str, str],
-    step: PartCall,
-    sheet: Sheet,
-) -> None:
-    """An image's rows of patches, padded to one number: a mask and a grid say which and how many are real."""
-    mask, grid = inputs
-    others = sorted(name for name in subject.trace.inputs if name in _read_with(sheet, key) - {mask, grid})
-    linear = _linear(subject.objects, subject.walker, key)
-    if others or linear is None:
-        what = f"nothing says how wide a row of `{key}` is"
-        if others:
-            what = f"the model reads `{'`, `'.join(others)}` with the pixels, and nothing says what an image has there"
-        raise beyond(subject.tree, fields[key].place, what)
-    _put_width(subject.objects, linear, key, sheet)
-    sheet.put("item.shape", ["h * w", "width"], fields[key].place, why=f"`{grid}` says how many rows are real")
-    sheet.put("item.mask", mask, fields[mask].place, why=f"as many entries as rows of `{key}`")
-    sheet.put(f"item.values.{grid}", ["h", "w"], fields[grid].place, why="the grid of an image of h x w patches")
+def _called(batch: Batch, path: str) -> str:
+    """The part that is called, of one that may only hold others and those around it; empty if none is."""
+    called = {call.part for call in batch.calls}
+    while path and path not in called:
+        path = path.rpartition(".")[0]
+    return path
 
 
-def _linear(objects: Objects, walker: Walker, key: str) -> PartCall | None:
-    """The first linear layer that gets raw rows."""
-    return next((inner for inner in walker.root.walk() if _linear_input(objects, inner, key)), None)
+def _runs(batch: Batch, path: str) -> Iterator[tuple[Batch, range]]:
+    """The calls of a part, each with the numbers of the calls up to the next one."""
+    begins = [number for number, call in enumerate(batch.calls) if call.part == path]
+    for begin, end in zip(begins, [*begins[1:], len(batch.calls)], strict=True):
+        yield batch, range(begin, end)
 
 
-def _put_width(objects: Objects, linear: PartCall, key: str, sheet: Sheet) -> None:
-    attribute = f"{linear.path}.{_linear_input(objects, linear, key)}"
-    sheet.put("let.width", attribute, linear.place, why="the input of a linear layer")
-
-
-def _viewed(subject: Subject, key: str, sheet: Sheet) -> str | None:
-    """The width of a row as the part says that embeds the rows: the product of the sides of what it views one as."""
-    for step in subject.root.walk():
-        cls = (
-            subject.objects.cls(step.path)
-            if step.module and step.units is not None and _is_embedded(step.units, key)
-            else None
-        )
-        shape = row_shape(subject.program, cls, step.path, sheet) if cls is not None else None
-        if shape is not None:
-            return shape[0]
+def _gridded(batch: Batch, calls: Sequence[Call]) -> tuple[int, ...] | None:
+    """The rows of each item, of which a grid among the inputs says how many there are, and each call gets those."""
+    for rows in map(_products, batch.inputs):
+        if len(rows) == len(calls) and all(
+            any(count in leaf.shape for leaf in call.arguments) for count, call in zip(rows, calls, strict=True)
+        ):
+            return rows
     return None
 
 
-def _is_embedded(value: Term, key: str) -> bool:
-    """Whether a value is made of these rows, on which nothing but a normalisation of pixels has computed."""
-    made = (part for part in walk_value(value) if isinstance(part, Op) and part.name.startswith("self."))
-    return key in inputs_of(value) and all(map(normalises, made))
+def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
+    """The rows of each item, from the one argument that counts them up from 0 to the length of another argument.
+
+    An image may be several units, such as tiles, whose rows a grid among the inputs tells.
+    """
+    lengths = {size for leaf in call.arguments for size in leaf.shape}
+    units = [_products(leaf) for leaf in batch.inputs]
+    found = set()
+    for leaf in call.arguments:
+        ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
+        if isinstance(ends, list) and ends[:1] == [0] and ends[-1] in lengths:
+            rows = tuple(end - begin for begin, end in pairwise(ends))
+            found |= {rows} if len(rows) == len(batch.items) or rows in units else set()
+    return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
 
 
-def _width_beside(subject: Subject, fields: dict[str, FieldConfig], key: str, name: str) -> int:
-    """The columns of an input with a row for each of the pixels, by annotation and field config; 0 if it has none."""
-    known = (subject.shapes(one, made=True) for one in (key, name))
-    shapes = [next(found, None) for found in known]
-    if None in shapes or fields[name].kind != fields[key].kind or fields[name].sizes != fields[key].sizes:
-        return 0
-    pixels, beside = (shape[0] for shape in shapes if shape is not None)
-    rows, *width = beside
-    return width[0] if rows == pixels[0] and len(width) == 1 and isinstance(width[0], int) else 0
+def _products(leaf: Leaf) -> tuple[int, ...]:
+    """The rows that each entry of a grid says; none of any other value."""
+    return tuple(map(prod, _grid(leaf)))
 
 
-def _read_with(sheet: Sheet, key: str) -> set[str]:
-    """Inputs of the served modality beside the pixels that are no embeddings."""
-    fields = {name.split(".")[1] for name in sheet.keys("fields.")}
-    return {name for name in fields if name != key and not name.endswith("_embeds")}
+def _grid(leaf: Leaf) -> list[list[int]]:
+    """The rows of a grid, each of which may be in a table of its own; none of any other value."""
+    value = leaf.value if isinstance(leaf.value, list) else []
+    if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], list) for row in value):
+        value = [row[0] for row in value]
+    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in value)
+    return value if whole else []
 
 
-def _linear_input(objects: Objects, step: PartCall, key: str) -> str:
-    """The attribute that holds the width of raw rows that a linear layer gets, else empty."""
-    if not step.module or not step.raw or key not in inputs_of(step.units or Plain(None)):
+def _kind(leaves: Sequence[Leaf], rows: _Rows) -> str:
+    """The role of an argument in all batches: `rows`, `offsets`, `longest`, `constant`, or none of them (empty)."""
+    if not all(leaf.is_tensor for leaf in leaves):
+        known = all(leaf.value is not None or leaf.type == "NoneType" for leaf in leaves)
+        return "constant" if known and len({(leaf.type, str(leaf.value)) for leaf in leaves}) == 1 else ""
+    shapes = [leaf.shape for leaf in leaves]
+    if len({len(shape) for shape in shapes}) == 1:
+        sums = [sum(found) for found in rows]
+        rests = (
+            axis
+            for axis in range(len(shapes[0]))
+            if [shape[axis] for shape in shapes] == sums
+            and len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1
+        )
+        if len(list(rests)) == 1:
+            return "rows"
+    values = [leaf.value for leaf in leaves]
+    if values == [[0, *accumulate(found)] for found in rows]:
+        return "offsets"
+    if all(prod(shape) == 1 for shape in shapes) and [_one(value) for value in values] == [max(f) for f in rows]:
+        return "longest"
+    return "constant" if values[0] is not None and all(value == values[0] for value in values) else ""
+
+
+def _one(value: object) -> object:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
+
+
+def _unfit(calls: Sequence[Call], rows: _Rows) -> str | None:
+    """The first argument of a call that no buffer holds; None where each is held."""
+    names = [[leaf.at for leaf in call.arguments] for call in calls]
+    for index, name in enumerate(names[0]):
+        if any(found != names[0] for found in names) or not _kind([call.arguments[index] for call in calls], rows):
+            return name
+    return None
+
+
+def _loop(subject: Subject, encoder: _Encoder) -> str | None:
+    """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
+    rows = encoder.rows_of_calls
+    unfit = _unfit(encoder.calls, rows)
+    if unfit is None:
+        results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+        if {_kind(leaves, rows) for leaves in zip(*results, strict=True)} == {"rows"}:
+            return None
+        unfit = "the result"
+    else:
+        unfit = f"`{unfit}`"
+    first = encoder.runs[0][0]
+    for index in range(encoder.layers.count):
+        part = f"{encoder.layers.name}.{index}"
+        found = [[n for n in numbers if batch.calls[n].part == part] for batch, numbers in encoder.runs]
+        if any(len(numbers) != 1 for numbers in found):
+            what = f"the layer `{part}` is called {len(found[0])} times in the loop of `{encoder.path}`"
+            raise beyond(subject.tree, encoder.place, what)
+        calls = [batch.calls[n] for (batch, _), [n] in zip(encoder.runs, found, strict=True)]
+        at = line_of(first.way(calls[0])[-1])
+        name = _unfit(calls, rows)
+        if name is not None:
+            what = f"`{name}` of the layer `{part}` is neither rows, offsets, the longest of them nor a constant"
+            raise beyond(subject.tree, at, what)
+        used = _beside(first, found[0][0], encoder.runs[0][1], f"{encoder.layers.name}.{index + 1}")
+        if used and index + 1 < encoder.layers.count:
+            raise beyond(subject.tree, at, f"`{used}` gets the result of the layer `{part}`, beside the next")
+    return f"{unfit} of the encoder is nothing that a buffer holds, and what its layers get is"
+
+
+def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
+    """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
+    part = f"{encoder.layers.name}.0"
+    firsts = [
+        (batch, next(batch.calls[n] for n in numbers if batch.calls[n].part == part)) for batch, numbers in encoder.runs
+    ]
+    frames = [
+        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path) for batch, call in firsts
+    ]
+    found = function_of(subject, frames[0])
+    line = frames[0].place.line
+    loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
+    read = {name for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0) for name in loads(loop)}
+    values = [{leaf.at: leaf for leaf in frame.values if leaf.is_tensor} for frame in frames]
+    names = sorted(read.intersection(*values))
+    return [name for name in names if not _kind([one[name] for one in values], encoder.rows_of_calls)]
+
+
+def _beside(batch: Batch, number: int, run: range, following: str) -> str:
+    """The part that gets the result of a call but is not the following layer, nor in it; empty if there is none."""
+    for call in batch.calls[number + 1 : run.stop]:
+        own = call.part == following or call.part.startswith(f"{following}.")
+        if not own and any(source.of == f"#{number}" for leaf in call.arguments for source in leaf.sources):
+            return call.part
+    return ""
+
+
+def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
+    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
+    first = batch.way(encoder.calls[0])[0]
+    narrow = narrow_entry(subject, first)
+    attribute = encoder.loop if loop is not None else None
+    problems: list[Diagnostic] = []
+    for entry in [narrow, ALL] if narrow else [ALL]:
+        problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute, per_item=encoder.per_item)
+        if not problems:
+            return entry, line_of(first)
+    raise Beyond([as_reason(problem) for problem in problems])
+
+
+# -- an item -----------------------------------------------------------------------------------------------------------
+
+
+def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _Pixels:
+    """The input that the rows are made of. Raises VCG483 where the model gets more than it, or it is something else."""
+    keys = sorted(pixel_keys(batches[0]))
+    if len(keys) != 1:
+        raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
+    key = keys[0]
+    given = [[leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == key] for batch in batches]
+    grids = sorted(
+        leaf.at
+        for leaf in batches[0].inputs
+        if [_products(one) for batch in batches for one in batch.inputs if one.at == leaf.at] == list(encoder.rows)
+    )
+    grid = next((name for name in grids), None)
+    fields = {field.key: field for field in batches[0].fields}
+    counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
+    mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
+    coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
+    told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
+    tokens = next((one for one in told if one is not None and one.grid == coarse), None)
+    described = {key, mask, coarse, *grids[:1], *([tokens.name] if tokens is not None else [])}
+    zeros = dict(_zeros(batches, encoder.rows, {*described, *grids})) if grid else {}
+    known = {*described, *counts, *zeros}
+    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
+    if others:
+        what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
+        raise beyond(subject.tree, encoder.place, what)
+    if grid is not None:
+        leaves = [leaf for batch in batches for leaf in batch.inputs if leaf.at == grid]
+        values = [_grid(leaf) for leaf in leaves]
+        columns = {len(row) for value in values for row in value}
+        single = any(len(row) == _WITH_FRAMES and row[0] == 1 for value in values for row in value)
+        shapes = {leaf.shape for leaf in given[0]}
+        padded = len(shapes) == 1 and min(shapes)[:1] == (len(values[0]),) and min(shapes)[0] != sum(encoder.rows[0])
+        if columns == {2} or (columns == {_WITH_FRAMES} and single):
+            shape = given[0][0].shape[2 if padded else 1 :]
+            nested, moved = leaves[0].value != values[0], leaves[0].device == "cuda"
+            integers = tuple(zeros.items())
+            return _Pixels(key, grid, shape, 0, columns.pop(), mask, integers, nested, moved, coarse, ratio, tokens)
+        what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
+        raise beyond(subject.tree, encoder.place, what)
+    images = [leaf.shape for found in given for leaf in found]
+    lengths = [count for found in encoder.rows for count in found]
+    if len(images) == len(lengths) and all(len(shape) == 3 for shape in images):
+        sides = {isqrt(shape[1] * shape[2] // count) for shape, count in zip(images, lengths, strict=True)}
+        side = max(sides)
+        whole = all(
+            shape[1] % side == shape[2] % side == 0 and shape[1] // side * (shape[2] // side) == count
+            for shape, count in zip(images, lengths, strict=True)
+        )
+        if len(sides) == 1 and whole and len({shape[0] for shape in images}) == 1:
+            return _Pixels(key, "", images[0], side, 0)
+    what = f"`{key}` is neither patches with a grid nor images of whole patches: {images[0]} for {lengths[0]} rows"
+    raise beyond(subject.tree, encoder.place, what)
+
+
+def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
+    """The input with the grid of tokens of each item, and the side of the square of rows that is one; or neither."""
+    fine = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == grid]
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != grid):
+        found = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == at]
+        for side in range(2, _MORE + 1):
+            if found == [[[-(-one // side) for one in row] for row in rows] for rows in fine]:
+                return at, side
+    return "", 0
+
+
+def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
+    """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
+    for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
+        shapes: dict[tuple[int, ...], set[int]] = {}
+        per: list[tuple[int | str, ...]] = []
+        for batch, counts in zip(batches, rows, strict=True):
+            leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
+            whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
+            apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
+            flat = next((field.lengths for field in batch.fields if field.key == name and field.kind == "flat"), ())
+            if name in known or not all(leaf.dtype.startswith("int") for leaf in leaves):
+                break
+            if flat and len(leaves) == 1 and flat in (counts, tuple(leaf.shape[0] for leaf in batch.results)):
+                per.append(("rows" if flat == counts else "tokens", *leaves[0].shape[1:]))
+                continue
+            if not (whole or apart):
+                break
+            made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
+            for shape, count in zip(made, counts, strict=False):
+                shapes.setdefault(shape, set()).add(count)
+        else:
+            most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape])) or [()]
+            if per and len(set(per)) == 1 and len(per) == len(batches):
+                yield name, (per[0], ())
+            elif not per and most and not other:
+                yield name, (most, ())
+            elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+                yield name, (most, other[0])
+
+
+def _is_mask(leaf: Leaf, pixels: Leaf) -> bool:
+    """Whether an input says something of each row of an item, where rows of all items are padded to one length."""
+    return not leaf.dtype.startswith("float") and len(leaf.shape) > 1 and leaf.shape == pixels.shape[: len(leaf.shape)]
+
+
+def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:
+    channels, *sides = pixels.shape
+    square = len(sides) == 2 and (bool(pixels.side) or sides[0] == sides[1])
+    if square:
+        side = pixels.side or sides[0]
+        what = f"the side of a patch, in pixels: {side} in the recording"
+        stride = _stride(recording, batches[0], pixels.key, side)
+        if stride:
+            sheet.put(
+                "let.p", stride, encoder.place, why=f"the stride of what gets the images: {side} in the recording"
+            )
+        else:
+            put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
+        shape = ["h * p", "w * p"] if pixels.side else ["p", "p"]
+        rows = [] if pixels.side else ["h * w"]
+        sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
+    elif not sides:
+        width = columns_of(recording, batches[0], pixels.key, "", pixels.shape[0], "let.width", sheet)
+        if width:
+            sheet.put("let.width", width, why=f"the first part that gets rows of {pixels.shape[0]} values")
+        sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
+    else:
+        sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
+    _put_merge(recording, batches, encoder, pixels, sheet)
+    merge = sheet.value("item.merge").strip('"') if sheet.has("item.merge") else "1"
+    if pixels.grid:
+        why = "its product is the rows of each image"
+        entries = ["1", "h", "w"][_WITH_FRAMES - pixels.columns :]
+        entries = [f"[{', '.join(entries)}]"] if pixels.nested else entries
+        sheet.put(f"item.values.{pixels.grid}", entries, why=why)
+    if pixels.coarse:
+        tokens = [f"h // {merge}", f"w // {merge}"]
+        sheet.put(f"item.values.{pixels.coarse}", tokens, why="the grid of an image's tokens, as it is in each batch")
+    if pixels.tokens is not None:
+        pixels.tokens.put(sheet)
+    if pixels.moved:
+        sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
+    if pixels.mask:
+        sheet.put("item.mask", pixels.mask, why="an entry for each row, where all items are padded to one length")
+    sizes = {"rows": "h * w", "tokens": f"(h // {merge}) * (w // {merge})"}
+    for name, (most, single) in pixels.zeros:
+        size = [sizes.get(str(one), str(one)) for one in most]
+        if single and sheet.has("item.merge"):
+            size = [f"{most[0]} + {single[0] - int(most[0])} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
+        sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
+
+
+def _stride(recording: Recording, batch: Batch, key: str, side: int) -> str:
+    """The stride of the one part that gets images and has it, where no configuration names the side of a patch."""
+    if any(n in (side, [side, side]) and _PATCH.search(path) for path, n in recording.numbers.items()):
         return ""
-    value = objects.value(step.path)
-    name = value.owner[1].name if isinstance(value, Made) else value.name if isinstance(value, Op) else ""
-    return _LINEAR.get(name, "")
+    parts = {
+        call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.of.startswith(key)
+    }
+    strides = {f"self.{part}.stride" for part in parts if recording.numbers.get(f"self.{part}.stride") == [side, side]}
+    return f"{strides.pop()}[0]" if len(strides) == 1 else ""
 
 
-def _put_merge(subject: Subject, step: PartCall, sheet: Sheet) -> None:
-    """The side of the square of rows that becomes a token, from where embeddings are split into items."""
-    sides = {text: place for split in subject.walker.cuts for text, place in _squares(split)}
-    why = "where the embeddings are split into items"
-    named = list(_merge_sizes(subject.model)) or list(_merge_sizes_above(subject.objects, step))
-    if sheet.has("item.merge"):
+def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
+    return f"{', '.join(map(str, encoder.rows[0]))} rows, as `{pixels.grid or pixels.key}` says"
+
+
+def _put_merge(
+    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet
+) -> None:
+    """The side of the square of rows that becomes a token."""
+    counts = []
+    for batch, found in zip(batches, encoder.rows, strict=True):
+        grid = next((_grid(leaf) for leaf in batch.inputs if leaf.at == pixels.grid), [])
+        lengths = next((field.lengths for field in batch.fields if field.key == pixels.grid), ())
+        ends = list(accumulate(lengths or [1] * len(found)))
+        for begin, end, leaf in zip([0, *ends], ends, batch.results, strict=False):
+            frames = grid[begin][0] if grid and pixels.columns == _WITH_FRAMES else 1
+            if frames == 1:  # a port holds one frame, and tokens of more may be fewer
+                counts.append((sum(found[begin:end]), leaf.shape[0]))
+    # Tokens around an image are the same number for all.
+    more = range(_MORE + 1 if len({rows for rows, _ in counts}) > 1 else 1)
+    sides = [(isqrt(counts[0][0] // max(counts[0][1] - extra, 1)), extra) for extra in more]
+    # An image of one token may have more of them than others.
+    fitting = [
+        side
+        for side, extra in sides
+        if all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts)
+    ]
+    side = pixels.ratio or next(iter(fitting), 0)
+    if not side:
+        sheet.obstacles.append(_no_square(counts))
         return
-    if not sides and not named:
-        sides, why = dict(_quotients(subject.model)), "both sides of a grid are divided by it"
-    if len(sides) == 1:
-        [(side, place)] = sides.items()
-        sheet.put("item.merge", side, place, why=why)
+    what = f"the side of the square of rows that becomes one token: {side} in the recording"
+    if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
+        sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
         return
-    candidates = [Candidate(side, "rows are divided by its square", place) for side, place in sides.items()]
-    candidates = candidates or [*named, Candidate("1", "nothing divides the rows of an item")]
-    what = "the side of the square of rows that becomes one token"
-    sheet.ask(Question("item.merge", what, tuple(candidates), (f"{step.place}: the encoder's call",)))
+    put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
 
 
-def _quotients(model: Located) -> Iterator[tuple[str, SourceLine]]:
-    """Attributes of the model by which its class divides both factors of a product."""
-    for method in model.owner[1].body:
-        nodes = list(ast.walk(method))
-        aliases = {
-            target.id: ast.unparse(node.value)
-            for node in nodes
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        for node in nodes:
-            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
-                continue
-            by = {
-                ast.unparse(side.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.FloorDiv) else ""
-                for side in (node.left, node.right)
-            }
-            text = aliases.get(path := by.pop(), path)
-            if not by and re.fullmatch(r"self(\.\w+)+", text):
-                yield text, SourceLine(model.file, node.lineno)
-
-
-def _merge_sizes(model: Located) -> Iterator[Candidate]:
-    """Attributes that the class calls a merge size, and configuration entries that its module reads as one."""
-    module, owner = model.owner
-    seen: set[str] = set()
-    for tree, own in ((owner, True), (module.tree, False)):
-        for node in ast.walk(tree):
-            if not _is_merge_size(node):
-                continue
-            path = re.sub(r"^(self\.)?(hf_)?config\.", "self.config.", ast.unparse(node))
-            if path.startswith("self." if own else "self.config.") and path not in seen:
-                seen.add(path)
-                why = (
-                    "read from the configuration" if path.startswith("self.config.") else "the model's own name for it"
-                )
-                yield Candidate(path, why, SourceLine(model.file, getattr(node, "lineno", 1)))
-
-
-def _merge_sizes_above(objects: Objects, step: PartCall) -> Iterator[Candidate]:
-    """Attributes of the parts around the encoder that they call a merge size, or its two sides."""
-    parts = step.path.split(".")
-    for depth in range(len(parts), 1, -1):
-        path = ".".join(parts[:depth])
-        for name in objects.attributes(path):
-            if name.endswith(("merge_size", "merge_kernel_size")):
-                text = f"{path}.{name}" + ("[0]" if name.endswith("kernel_size") else "")
-                yield Candidate(text, "what the encoder's owner calls it", objects.place(f"{path}.{name}"))
-
-
-def _is_merge_size(node: ast.AST) -> bool:
-    """`X.merge_size`, or the first of the two sides `X.merge_kernel_size[0]`."""
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
-        return isinstance(node.value, ast.Attribute) and node.value.attr.endswith("merge_kernel_size")
-    return isinstance(node, ast.Attribute) and node.attr.endswith("merge_size")
-
-
-def _squares(split: Op) -> Iterator[tuple[str, SourceLine | None]]:
-    """Attributes of the model by whose square the sizes of a split are divided."""
-    sizes = split.args[1] if len(split.args) > 1 else dict(split.keywords).get("split_size_or_sections")
-    for part in walk_value(sizes) if sizes is not None else ():
-        if not isinstance(part, Op) or part.name != "//":
-            continue
-        left, right = part.args
-        inner = strip(left, SAME_SIZES)
-        square = isinstance(right, Op) and right.name in ("**", "*") and right.args[1] in (Plain(2), right.args[0])
-        twice = isinstance(inner, Op) and inner.name == "//" and inner.args[1] == right
-        side = right.args[0] if square and isinstance(right, Op) else right if twice else None
-        if isinstance(side, Ref) and side.path.startswith("self."):
-            yield side.path, side.place or part.place
+def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:
+    seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
+    return Diagnostic("VCG483", f"the model is beyond the layouts: no square of rows is a token ({seen})")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.values import SourceLine
+from scaffold.draft.place import SourceLine
 
 #: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118

@@ -7,18 +7,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.inputs import beyond
 from scaffold.draft.locate import Located
-from scaffold.draft.modules import Part, assigned, parameters
+from scaffold.draft.place import SourceLine
+from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import SourceLine
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, call_name, positional_parameters, self_attribute
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Module, Owner, Program
 
 _FRAMES = "get_num_frames_with_most_features"
+#: Stand for a part that a process lacks.
+_STUBS = {"StageMissingLayer", "PPMissingLayer"}
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
 _UNITS = {
     "frame": "one sequence a frame: h * w rows, t times",
@@ -38,11 +39,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """A tower of a packed model. `data` and `grid` are the parameters of its `forward`, `place` that of its call."""
+    """A tower of a packed model, `self.NAME`, called at `place`. `data` and `grid` are parameters of its `forward`."""
 
     subject: Subject
     sheet: Sheet
-    part: Part
+    name: str
     cls: Owner
     data: str
     grid: tuple[str, ...]
@@ -54,7 +55,7 @@ class Tower:
 
     @property
     def call(self) -> str:
-        return f"self.{self.part.name}"
+        return f"self.{self.name}"
 
     def evidence(self, crossing: Crossing) -> str:
         last = crossing.evidence[-1] if crossing.evidence else None
@@ -221,13 +222,13 @@ def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
 def put_dtype(tower: Tower) -> None:
     """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
     program = tower.subject.program
-    found = assigned(program, tower.cls, "input_norm")
+    found = _assigned(program, tower.cls, "input_norm")
     for node in ast.walk(found[0]) if found else ():
         made = program.resolve(found[2][0], node.id) if found and isinstance(node, ast.Name) else None
         if made is None or not isinstance(made[1], ast.ClassDef):
             continue
         norm = (made[0], made[1])
-        value, method = assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
+        value, method = _assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
         if value is not None or method is not None:
             place = value[1] if value else SourceLine(norm[0].file, method[2].lineno if method else norm[1].lineno)
             path = f"{tower.call}.input_norm.input_dtype"
@@ -238,14 +239,12 @@ def put_dtype(tower: Tower) -> None:
 # --- calls and budget -----------------------------------------------------------------------------------------------
 
 
-def put_calls(tower: Tower, sliced: TowerSlice, around: str, changed: tuple[SourceLine, str] | None) -> None:
-    """The recorded call and the eager one; `around` is the part that projects the tower's rows, if there is one.
-
-    `changed`: where the tower gets another grid than the sizes, and a call of the method that makes it (or nothing).
-    """
+def put_calls(tower: Tower, sliced: TowerSlice, around: str) -> None:
+    """The recorded call and the eager one; `around` is the part that projects the tower's rows, if there is one."""
     sheet = tower.sheet
     wrapped = f"{around}({{}})" if around else "{}"
-    names = parameters(tower.subject.program, tower.cls, "forward")
+    forward = tower.subject.program.method(tower.cls, "forward")
+    names = positional_parameters(forward[2])[1:] if forward else []
     given = [name for name in names if name == tower.data or name in tower.grid]
     captured, eager = [], []
     for position, name in enumerate(names):
@@ -269,16 +268,8 @@ def put_calls(tower: Tower, sliced: TowerSlice, around: str, changed: tuple[Sour
         if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
             sheet.note("forward", f"stays in the captured part: {tower.hazard(hazard)}")
     plain = wrapped.format(f"{tower.call}({', '.join(eager)})")
-    _put_grid(tower, sliced, elsewhere=changed is not None or sheet.has("post.call"))
-    if changed is None:
-        sheet.put("eager.call", plain, tower.place)
-        return
-    shown, through = changed
-    ways = [Candidate(plain, "the sizes as they are")]
-    if through:
-        ways.insert(0, Candidate(through, "the method that changes the grid", shown))
-    what = "the eager call: the model changes the grid before the tower gets it, the metadata is made of the sizes"
-    sheet.ask(Question("eager.call", what, tuple(ways), (f"{shown}: the call of the tower",)))
+    _put_grid(tower, sliced, elsewhere=sheet.has("post.call"))
+    sheet.put("eager.call", plain, tower.place)
 
 
 def _put_grid(tower: Tower, sliced: TowerSlice, *, elsewhere: bool) -> None:
@@ -340,10 +331,42 @@ def gate_of(
 
     A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
     """
-    if assigned(program, owner, _PRUNING) is None:
+    if _assigned(program, owner, _PRUNING) is None:
         return None
     for module, function in visited:
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
                 return f"not self.{_PRUNING}", SourceLine(module.file, node.lineno)
     return None
+
+
+def _assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, SourceLine, Owner] | None:
+    """The value that a class gives to `self.NAME`, its place, and the class that does.
+
+    `__init__` is looked at before other methods, and a class before its bases; what stands for a part that a process
+    lacks comes last.
+    """
+    missing = None
+    for module, cls in program.lineage(owner):
+        methods = [node for node in cls.body if isinstance(node, FunctionNode)]
+        for method in sorted(methods, key=lambda node: node.name != "__init__"):
+            for node in ast.walk(method):
+                value = _value_of(node, name)
+                if value is not None:
+                    found = value, SourceLine(module.file, value.lineno), (module, cls)
+                    if not _stands_for_nothing(value):
+                        return found
+                    missing = missing or found
+    return missing
+
+
+def _stands_for_nothing(value: ast.expr) -> bool:
+    """Whether a value is a stub for a part that this process does not have."""
+    return isinstance(value, ast.Call) and call_name(value) in _STUBS
+
+
+def _value_of(node: ast.AST, name: str) -> ast.expr | None:
+    """The value of `self.NAME = value`."""
+    if isinstance(node, ast.Assign):
+        return node.value if any(self_attribute(target) == name for target in node.targets) else None
+    return node.value if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name else None

@@ -1,23 +1,24 @@
 """Inputs with an entry for each token of an image, which a function of the tree makes from the image's grid of tokens.
 
-The processor's field config has the number of entries as a formula of the grid. The processing object, which a model's
-own release has where there is none on the hub, has the function: it calls that on the numbers of which it makes the
-grid.
+The recording says how many entries an item has for each grid. The processor, which a model's own release has where
+there is none on the hub, has the function: it calls that on the numbers of which it makes the grid.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from scaffold.descriptor.expressions import parse_expression
-from scaffold.draft.evaluate import Evaluator
-from scaffold.draft.locate import Located
+from scaffold.draft.place import SourceLine
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.values import FieldConfig, Input, Items, Mapped, Op, Plain, SourceLine, Term, walk_value
+from scaffold.draft.subject import Subject
 from scaffold.syntax import FunctionNode, dotted
-from scaffold.tower.source import Program
+from scaffold.watch import Batch, Field
 
-_COLUMNS = ("h", "w")
+#: Factors of h * w, h and w in a number of entries.
+_FACTORS = tuple(product(range(3), repeat=3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,48 +41,49 @@ class TokenEntries:
         sheet.put("item.tokens.function", self.function, self.made)
 
 
-def entries_of_tokens(program: Program, model: Located, name: str, field: FieldConfig) -> TokenEntries | None:
-    """The number and the maker of an item's entries in an input, if that is one of tokens."""
-    grids = {part.key for part in walk_value(field.sizes) if isinstance(part, Input)} if field.sizes else set()
-    if field.kind != "flat_from_sizes" or field.sizes is None or len(grids) != 1:
+def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) -> TokenEntries | None:
+    """The number and the maker of an item's entries in an input of integers, if there are more than its tokens."""
+    made = _maker(subject)
+    if made is None or field.kind != "flat":
         return None
-    [grid] = grids
-    text = _formula(field.sizes, grid)
-    maker = program.made_by(model.info, "get_hf_processor") if model.info is not None else None
-    if text is None or maker is None:
-        return None
-    result = Evaluator(program, maker).method("__call__")
-    tables = walk_value(result) if result is not None else ()
-    for table in tables:
-        if isinstance(table, Mapped) and {name, grid} <= table.entries.keys():
-            made, row = _only(table.entries[name]), _only(table.entries[grid])
-            if isinstance(made, Op) and isinstance(row, Items) and not made.keywords:
-                found = program.resolve(maker[0], made.name)
-                same = len(row.values) == len(_COLUMNS) and list(made.args) == row.values
-                if same and found is not None and isinstance(found[1], FunctionNode):
-                    count = parse_expression(text).python()
-                    module = dotted(found[0].file)
-                    return TokenEntries(name, grid, count, module, found[1].name, field.place, made.place)
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs):
+        items = [
+            (*map(int, row), length)
+            for batch in batches
+            for leaf in batch.inputs
+            if leaf.at == at and isinstance(leaf.value, list) and leaf.shape[1:] == (2,)
+            for one in batch.fields
+            if one.key == field.key
+            for row, length in zip(leaf.value, one.lengths, strict=False)
+        ]
+        fitting = [
+            (factors, rests.pop())
+            for factors in _FACTORS
+            if len(rests := {n - factors[0] * h * w - factors[1] * h - factors[2] * w for h, w, n in items}) == 1
+        ]
+        if len(fitting) == 1 and fitting[0][0][0] and fitting[0] != ((1, 0, 0), 0):
+            (area, rows, columns), more = fitting[0]
+            terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
+            text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
+            module, function, place = made
+            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, module, function, None, place)
     return None
 
 
-def _formula(value: Term, grid: str) -> str | None:
-    """A number of entries by the columns of a grid: `grid[:, 0]` is h, and `grid[:, 1]` w."""
-    if isinstance(value, Plain):
-        return str(value.value) if type(value.value) is int else None
-    if not isinstance(value, Op) or len(value.args) != 2:
+def _maker(subject: Subject) -> tuple[str, str, SourceLine] | None:
+    """The module and name of the one function that the processor calls on the two numbers of a grid, and where."""
+    info = subject.model.info
+    owner = subject.program.made_by(info, "get_hf_processor") if info is not None else None
+    method = subject.program.method(owner, "__call__") if owner is not None else None
+    if owner is None or method is None:
         return None
-    if value.name == "[]":
-        of, index = value.args
-        column = index.values[-1] if isinstance(index, Items) else None
-        known = [name for number, name in enumerate(_COLUMNS) if column == Plain(number)]
-        return known[0] if known and isinstance(of, Input) and of.key == grid else None
-    left, right = (_formula(part, grid) for part in value.args)
-    named = value.name in ("+", "-", "*", "//")
-    return f"({left}) {value.name} ({right})" if named and left is not None and right is not None else None
-
-
-def _only(value: Term) -> Term | None:
-    """The entry of a list for each item, where the processor joins it: `torch.cat(parts)`, `torch.tensor(rows)`."""
-    joined = value.args[0] if isinstance(value, Op) and value.name in ("torch.cat", "torch.tensor") else None
-    return joined.values[0] if isinstance(joined, Items) and len(joined.values) == 1 else None
+    pairs = {ast.unparse(node) for node in ast.walk(method[2]) if isinstance(node, ast.Tuple) and len(node.elts) == 2}
+    found = {}
+    for call in (node for node in ast.walk(method[2]) if isinstance(node, ast.Call)):
+        if isinstance(call.func, ast.Name) and f"({', '.join(map(ast.unparse, call.args))})" in pairs:
+            made = subject.program.resolve(owner[0], call.func.id)
+            if made is not None and isinstance(made[1], FunctionNode) and not call.keywords:
+                found[made[1].name] = (
+                    dotted(made[0].file), made[1].name, SourceLine(method[0].file, call.lineno)
+                )  # fmt: skip
+    return found.popitem()[1] if len(found) == 1 else None

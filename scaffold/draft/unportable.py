@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.inputs import beyond
 from scaffold.draft.locate import release_order, served_classes
+from scaffold.draft.place import SourceLine
+from scaffold.draft.refusals import beyond
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import SourceLine
 from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile
 from scaffold.protocol.target import as_version
 from scaffold.syntax import FunctionNode, assigned_to
@@ -23,7 +23,7 @@ _RAW_ONLY = "supports_multimodal_raw_input_only"
 
 
 def refuse_unportable(subject: Subject) -> None:
-    """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's."""
+    """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's, and VCG486 for one of audio alone."""
     model = subject.model
     if model.file.startswith(_TRANSFORMERS):
         what = "its encoder is code of Hugging Face Transformers, which vLLM runs as it is: none is in the tree"
@@ -42,6 +42,26 @@ def refuse_unportable(subject: Subject) -> None:
             names = names or "`init FILE:CLASS`"
             what = f"`{model.class_name}` makes models of other classes; draft the one that is served"
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
+    modalities = offered(subject)
+    if modalities and all("audio" in name for name in modalities):
+        raise DiagnosticError(
+            Diagnostic(
+                "VCG486",
+                f"`{model.class_name}` encodes no images and no videos, only audio",
+                subject.tree.span(model.file, model.place.line),
+                "encoder graphs are for images and videos",
+            )
+        )
+
+
+def offered(subject: Subject) -> tuple[str, ...]:
+    """The modalities that requests may have; none where the source does not list them in one place."""
+    info = subject.model.info
+    limits = subject.program.method(info, "get_supported_mm_limits") if info else None
+    returned = [node.value for node in ast.walk(limits[2]) if isinstance(node, ast.Return)] if limits else []
+    keys = returned[0].keys if len(returned) == 1 and isinstance(returned[0], ast.Dict) else []
+    names = tuple(str(key.value) for key in keys if isinstance(key, ast.Constant))
+    return names if len(names) == len(keys) else ()
 
 
 def refuse_release(vllm: str, layout: str | None) -> str:

@@ -341,7 +341,7 @@ READERS = (
     ("new internvl --vllm . --check", 1),
     ("new internvl --vllm .", 0),
     ("pr internvl --vllm .", 0),
-    ("init InternVLChatModel --vllm . --no-input --no-run -o ../draft.yaml", 0),
+    ("init InternVLChatModel --vllm . --no-input --no-run -o ../draft.yaml", 4),
     ("inspect --vllm .", 0),
     ("inspect qwen2_5_vl --vllm .", 0),
     ("revert .", 0),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from changed_ports import DRAFTED
 from cli_scene import contents
 
@@ -58,19 +59,33 @@ def drafted(run) -> Path:
     ("model", "release", "module"),
     [("AcmeForVision", RELEASE, "qwen"), ("acme_models/further.py:Foreign", "0.29.0", "further")],
 )
-def test_a_model_is_drafted_by_its_name_and_by_its_file(run, package, model, release, module):
-    target = ("--vllm", release, "--package", package)
+def test_a_model_is_found_by_its_name_and_by_its_file(run, package, model, release, module):
+    """The file that is left where nothing runs has its class and its place."""
     reference = package / model if "/" in model else model
 
-    done = run("init", reference, *target, "--yes", "--no-run", "-o", "acme.yaml")
+    done = run("init", reference, "--vllm", release, "--package", package, "--no-run", "-o", "acme.yaml")
 
-    assert done.code == 0, done.err
-    assert f"plan acme.yaml --vllm {release} --package {package}" in done.err
+    assert (done.code, "VCG489" in done.err) == (4, True), done.err
     text = Path("acme.yaml").read_text()
     assert f"module: acme_models.{module}" in text
     assert "integration:" not in text  # vLLM's tests, docs and examples list no model of another package
     assert f"    # acme_models/{module}.py:" in text
     assert str(package) not in text  # a draft goes to others
+
+
+@pytest.mark.lab
+def test_a_model_is_drafted_from_its_run(run, package):
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    target = ("--vllm", RELEASE, "--package", package)
+
+    done = run("init", "AcmeForVision", *target, "--yes", "-o", "acme.yaml")
+
+    assert done.code == 0, done.err
+    assert f"plan acme.yaml --vllm {RELEASE} --package {package}" in done.err
+    drafted, stored = (yaml.safe_load(Path(one).read_text()) for one in ("acme.yaml", DRAFTED["acme"]))
+    assert {key: drafted[key] for key in ("model", "layout", "modalities", "item", "tower", "attention")} == {
+        key: stored[key] for key in ("model", "layout", "modalities", "item", "tower", "attention")
+    }
 
 
 def test_the_port_is_in_the_package_s_file_alone_and_goes_again(run, package, drafted, release_tree):

@@ -17,9 +17,7 @@ from proven import assert_right
 from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
-from scaffold.descriptor import CutPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import interview
 from scaffold.edit import apply_edits
 from scaffold.protocol import GENERATIONS, known_profile
 from scaffold.verify.numeric import NumericReport
@@ -42,21 +40,6 @@ PORTS = {
     "diffusion_gemma": (RELEASE, "diffusion_gemma"),
     "embedding_gemma2": (RELEASE, "embedding_gemma2"),
 }
-
-
-@pytest.mark.parametrize("model", PORTS)
-def test_what_is_drafted(model: str, release_tree: Any) -> None:
-    """From the source."""
-    tree = release_tree(PORTS[model][0])
-    draft = interview(tree, port_of(model).architecture, {}, lambda question: question.candidates[0].value)
-    port = load_descriptor_text(draft.text, "draft.yaml")
-    assert isinstance(port, CutPort)
-    assert (port.forward.call.text, port.forward.result) == (CALL, "last_hidden_state")
-    assert port.let["np"].text == f"{VISION}.default_output_length * {VISION}.pooling_kernel_size ** 2"
-    assert [part.text for part in port.forward.unit] == ["np", "columns"]
-    beside = {name: ([part.text for part in one.shape], one.dtype) for name, one in port.forward.with_.items()}
-    assert beside == {"attention_mask": (["np"], "bool"), "pixel_position_ids": (["np", "2"], "int64")}
-    assert list(port.modalities) == ["image"]
 
 
 @pytest.mark.parametrize("model", PORTS)

@@ -10,9 +10,7 @@ from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
 from proven import assert_right
 
-from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import find_model
 from scaffold.verify.numeric import NumericReport
@@ -97,98 +95,6 @@ def test_a_subclass_of_the_tower_that_the_way_may_reach_is_refused(change: str, 
 def test_what_units_cannot_have_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(DiagnosticError, match=problem):
         port_of("lfm2_vl", changes)
-
-
-# -- the draft --------------------------------------------------------------------------------------------------------
-
-
-def test_the_draft_is_the_port_written_by_hand(release_tree: Any) -> None:
-    """But for the width of a row, which the draft asks a layer that changed its type in 0.28."""
-    tree = release_tree(RELEASE)
-    draft = draft_descriptor(tree, "Lfm2VlForConditionalGeneration")
-    assert draft.questions == ()
-    drafted, by_hand = load_descriptor_text(draft.text, "draft.yaml"), port_of("lfm2_vl")
-    assert drafted.item.shape[1].text == "width"
-    assert drafted.let["width"].text.endswith(".embeddings.patch_embedding.input_size")
-    same = drafted.replace(item=drafted.item.replace(shape=by_hand.item.shape), let=by_hand.let)
-    texts = [
-        {change.path: change.after for change in prepare_port(port, tree, replace=True).changed}
-        for port in (same, by_hand)
-    ]
-    assert texts[0][MODEL] == texts[1][MODEL]
-    assert texts[0][TOWER] == texts[1][TOWER]
-
-
-_GRIDS = """spatial_shapes=MultiModalFieldConfig.flat_from_sizes(
-                "image", num_patches, keep_on_cpu=True
-            )"""
-CHANGED = {
-    "another number cuts the grids": (
-        _GRIDS, 'spatial_shapes=MultiModalFieldConfig.batched("image", keep_on_cpu=True)',
-        "the model reads `spatial_shapes` with the pixels",
-    ),
-    "nothing says what a grid is": (
-        'spatial_shapes: Annotated[torch.Tensor, TensorShape("bn", 2)]', "spatial_shapes: torch.Tensor",
-        "the model reads `spatial_shapes` with the pixels",
-    ),
-    "a grid of unknown columns": (
-        'spatial_shapes: Annotated[torch.Tensor, TensorShape("bn", 2)]',
-        'spatial_shapes: Annotated[torch.Tensor, TensorShape("bn", "d")]',
-        "the model reads `spatial_shapes` with the pixels",
-    ),
-    "a grid of four columns": (
-        'spatial_shapes: Annotated[torch.Tensor, TensorShape("bn", 2)]',
-        'spatial_shapes: Annotated[torch.Tensor, TensorShape("bn", 4)]',
-        "a row of `spatial_shapes` is no grid of an image's patches",
-    ),
-    "pixels that are no rows": (
-        'pixel_values: Annotated[torch.Tensor, TensorShape("bn", "d", "fd")]',
-        'pixel_values: Annotated[torch.Tensor, TensorShape("bn", 3, "s", "s")]',
-        "a row of `num_patches` is no grid of an image's patches",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", CHANGED)
-def test_what_the_source_does_not_show_is_refused(change: str, release_tree: Any) -> None:
-    tree, (old, new, reason) = release_tree(RELEASE), CHANGED[change]
-    text = tree.read(MODEL)
-    assert text.count(old) == 1
-    changed = tree.with_files({MODEL: text.replace(old, new).encode()})
-    with pytest.raises(DiagnosticError, match=reason):
-        draft_descriptor(changed, "Lfm2VlForConditionalGeneration", {}, "rows")
-
-
-def test_grids_that_go_to_the_gpu_are_moved(release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    text = tree.read(MODEL)
-    moved = tree.with_files({MODEL: text.replace(_GRIDS, _GRIDS.replace(", keep_on_cpu=True", "")).encode()})
-    port = load_descriptor_text(draft_descriptor(moved, "Lfm2VlForConditionalGeneration").text, "draft.yaml")
-    assert port.item.moved == ("spatial_shapes",)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "asked"),
-    [
-        ("(height // factor) * (width // factor)", "(height // factor) * (width // other)", ["1"]),
-        ("(height // factor) * (width // factor)", "(height // factor) * width", ["1"]),
-        ("(height // factor) * (width // factor)", "(height // factor) ** 2", ["1"]),
-        ("        factor = self.multi_modal_projector.factor\n        output_lengths", "        output_lengths", ["1"]),
-        # Another divisor of another product: a person has to choose.
-        ("        output_lengths: l", "        both = (1 // self.side) * (2 // self.side)\n        output_lengths: l",
-         ["self.side", "self.multi_modal_projector.factor"]),
-    ],
-)  # fmt: skip
-def test_the_merged_square_is_asked_for_where_nothing_shows_it(
-    old: str, new: str, asked: list[str], release_tree: Any
-) -> None:
-    tree = release_tree(RELEASE)
-    text = tree.read(MODEL)
-    assert text.count(old) == 1
-    changed = tree.with_files({MODEL: text.replace(old, new).encode()})
-    [question] = draft_descriptor(changed, "Lfm2VlForConditionalGeneration").questions
-    assert question.key == "item.merge"
-    assert {candidate.value for candidate in question.candidates} == set(asked)
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
 from proven import assert_right
 
-from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
-from scaffold.draft.grids import _holds_without
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import SourceTree, find_model
 from scaffold.tower.source import Program
@@ -96,68 +92,6 @@ def test_only_what_the_loop_takes_is_unread(name: str, release_tree: Any) -> Non
     [problem] = caught.value.diagnostics
     assert (problem.code, problem.message) == ("VCG443", f"the loop over the layers takes no `{name}`")
     assert "`cu_window_seqlens`" in problem.help
-
-
-# -- the draft --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ["Ovis2_5", "Ovis2_6ForCausalLM", "Ovis2_6_MoeForCausalLM"])
-def test_the_draft_is_the_port_written_by_hand(architecture: str, release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    draft = draft_descriptor(tree, architecture)
-    assert draft.questions == ()
-    drafted, by_hand = load_descriptor_text(draft.text, "draft.yaml"), port_of("ovis2_5")
-    zeros = drafted.item.zeros["indicator_tokens"][0]
-    grids = [(h, w) for h in range(2, 9, 2) for w in range(2, 9, 2)]
-    sizes = [{"h": h, "w": w, "hidden_stride": 2} for h, w in grids]
-    assert [zeros.evaluate(size) for size in sizes] == [3 if size["h"] * size["w"] == 4 else 2 for size in sizes]
-    assert drafted.item.moved == by_hand.item.moved
-    assert [str(part) for part in drafted.item.shape] == [str(part) for part in by_hand.item.shape]
-    same = drafted.replace(item=drafted.item.replace(zeros=by_hand.item.zeros), let=by_hand.let)
-    texts = [{change.path: change.after for change in prepare_port(port, tree).changed} for port in (same, by_hand)]
-    assert texts[0][MODEL] == texts[1][MODEL]
-    assert texts[0][TOWER] == texts[1][TOWER]
-
-
-@pytest.mark.parametrize(
-    ("test", "holds"),
-    [("not self.a or i in self.a", True), ("self.a and i in self.a", False), ("self.a is None", True),
-     ("self.a is not None and i in self.a", False), ("i in self.a", None), ("not self.a and i in self.a", None),
-     ("self.b", None), ("self.a == 1", None), ("self.a or self.a", False), ("not (i > 1)", None)],
-)  # fmt: skip
-def test_a_condition_without_the_attribute(test: str, holds: bool | None) -> None:
-    assert _holds_without(ast.parse(test, mode="eval").body, "a") is holds
-
-
-CHANGED = {
-    "the model reads no grid with it": ('grids=MultiModalFieldConfig.batched("image"),', ""),
-    "nothing says what an image has there": ("x + 2, patches_per_image", "len(grid_thws), patches_per_image"),
-    "the model reads `grids` with the pixels": (
-        'grids: Annotated[torch.Tensor, TensorShape("bn", 3)]', "grids: torch.Tensor"
-    ),
-    "no annotation says that an item of `pixel_values` is one image": (
-        'flat_data: Annotated[torch.Tensor, TensorShape("bnp", "patch_size")]', "flat_data: torch.Tensor"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("reason", CHANGED)
-def test_what_the_source_does_not_show_is_refused(reason: str, release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    text = tree.read(MODEL)
-    assert CHANGED[reason][0] in text
-    changed = tree.with_files({MODEL: text.replace(*CHANGED[reason]).encode()})
-    with pytest.raises(DiagnosticError, match=reason):
-        draft_descriptor(changed, "Ovis2_5", {}, "rows")
-
-
-def test_a_grid_that_stays_on_the_host_is_not_moved(release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    text = tree.read(MODEL)
-    old = 'grids=MultiModalFieldConfig.batched("image")'
-    assert old in text
-    kept = tree.with_files({MODEL: text.replace(old, f"{old[:-1]}, keep_on_cpu=True)", 1).encode()})
-    assert load_descriptor_text(draft_descriptor(kept, "Ovis2_5").text, "draft.yaml").item.moved == ()
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from proven import assert_right
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import find_model
 from scaffold.verify.numeric import NumericReport
@@ -302,54 +301,3 @@ def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
 @pytest.mark.parametrize("mutant", cases([*TOWER_MUTANTS, *MUTANTS]))
 def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
     assert_rejected(reports[mutant.name], mutant)
-
-
-# -- the draft --------------------------------------------------------------------------------------------------------
-
-NO_GRID = "a row of `vit_grid` is no grid of an image's patches"
-NO_TOKENS = "the model reads `llm_grid`, `perm` with the pixels, and nothing says what an image has there"
-PAIRS = "for (n_vit_h, n_vit_w), (n_llm_h, n_llm_w) in zip("
-UNFOLD = "F.unfold(x.unsqueeze(0), r, stride=r)"
-PREPROCESS = "vllm/models/deepseek_v4/common/mm_preprocess.py"
-#: Changes after which the source does not show an item: the file, a fragment, the other one, the reason.
-UNSHOWN = {
-    "a grid that nothing takes apart": (MODEL, "vit_grid.tolist(), llm", "list(vit_grid), llm", NO_GRID),
-    "a grid of four numbers": (MODEL, PAIRS, "for (a, b, n_vit_h, n_vit_w), (n_llm_h, n_llm_w) in zip(", NO_GRID),
-    "tokens of three numbers": (MODEL, PAIRS, "for (n_vit_h, n_vit_w), (a, n_llm_h, n_llm_w) in zip(", NO_TOKENS),
-    "squares that overlap": (TOWER, UNFOLD, "F.unfold(x.unsqueeze(0), r, stride=1)", NO_TOKENS),
-    "squares with gaps": (TOWER, UNFOLD, "F.unfold(x.unsqueeze(0), r, dilation=2, stride=r)", NO_TOKENS),
-    "no index": (MODEL, "image_embeds[perm.to(image_embeds.device)]", "image_embeds + perm", NO_TOKENS),
-    "an order without sizes": (
-        PREPROCESS, '"perm": MultiModalFieldConfig.flat_from_sizes("image", perm_sizes)',
-        '"perm": MultiModalFieldConfig.batched("image")', NO_TOKENS,
-    ),
-    "layers that are told something": (
-        TOWER, "            x = block(x, cos, sin)\n", "            x = block(x, cos, sin, x)\n",
-        "no part of the model encodes rows that other parts have made of images",
-    ),
-    "types that the model reads": (
-        MODEL, 'perm = kwargs.pop("perm", None)', 'perm = kwargs.pop("perm", kwargs.pop("types", None))',
-        "the sizes of `types` are computed where the processor describes its inputs",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.trees
-@pytest.mark.parametrize("change", UNSHOWN)
-def test_an_item_that_the_source_does_not_show_is_refused(change: str, release_tree: Any) -> None:
-    tree, (file, old, new, reason) = release_tree(RELEASE), UNSHOWN[change]
-    text = tree.read(file)
-    assert text.count(old) == 1
-    with pytest.raises(DiagnosticError) as caught:
-        draft_descriptor(tree.with_files({file: text.replace(old, new).encode()}), ARCHITECTURE, {}, "rows")
-    assert any(reason in problem.message for problem in caught.value.diagnostics), caught.value
-
-
-@pytest.mark.trees
-def test_the_draft_says_that_each_item_is_a_call(release_tree: Any) -> None:
-    """Of 0.30, too, where layers take no offsets; the port is the shipped one (tests/draft/test_row_drafts.py)."""
-    for release in ("0.30.0", RELEASE):
-        draft = draft_descriptor(release_tree(release), ARCHITECTURE)
-        assert draft.questions == ()
-        assert "per_item: true" in draft.text
-        assert "types" not in draft.text.partition("integration:")[0]

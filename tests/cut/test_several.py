@@ -19,7 +19,6 @@ from scaffold.cut import cut_at_load
 from scaffold.cut.loops import find_misfit, loop_method, outline
 from scaffold.cut.proof import prove_cut
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import SourceTree, find_model
 from scaffold.tower.source import Program
@@ -214,54 +213,6 @@ def test_a_loop_with_several_results_needs_the_word(release_tree: Any) -> None:
     [problem] = caught.value.diagnostics
     assert problem.code == "VCG443"
     assert problem.message == "the loop over the layers gives several values: `x`, `encoder_states`"
-
-
-# -- the draft --------------------------------------------------------------------------------------------------------
-
-
-CHANGED = {
-    "no annotation says that an item of `pixel_values` is one image": (
-        PHI4,
-        'pixel_attention_mask: Annotated[torch.Tensor, TensorShape("bn", "d")]',
-        "pixel_attention_mask: torch.Tensor",
-    ),
-    "nothing says how wide a row of `pixel_values` is": (
-        PHI4,
-        "pixel_values[pixel_attention_mask.bool()]",
-        "self.norm(pixel_values[pixel_attention_mask.bool()])",
-    ),
-    "the model reads `sides` with the pixels": (
-        PHI4,
-        'pixel_attention_mask=MultiModalFieldConfig.batched("image"),',
-        'pixel_attention_mask=MultiModalFieldConfig.batched("image"),\n'
-        '            sides=MultiModalFieldConfig.batched("image"),',
-    ),
-    "the model reads `vision_grid_thw` with the pixels": (
-        KANANA,
-        "torch.split(flattened_visual_embeds, n_token_loc.tolist())",
-        "split(flattened_visual_embeds, n_token_loc)",
-    ),
-}
-
-
-@pytest.mark.trees
-@pytest.mark.parametrize("reason", CHANGED)
-def test_what_the_source_does_not_show_is_refused(reason: str, release_tree: Any) -> None:
-    tree, (path, old, new) = release_tree(RELEASE), CHANGED[reason]
-    text = tree.read(path)
-    assert old in text
-    text = text.replace(old, new)
-    if "sides" in reason:
-        popped = 'spatial_shapes = kwargs.pop("spatial_shapes", None)'
-        text = text.replace(popped, f'{popped}\n        sides = kwargs.pop("sides", None)')
-    architecture = {PHI4: "Phi4ForCausalLMV", KANANA: "KananaVForConditionalGeneration"}[path]
-    with pytest.raises(DiagnosticError, match=reason):
-        draft_descriptor(tree.with_files({path: text.encode()}), architecture, {}, "rows")
-
-
-@pytest.mark.trees
-def test_an_encoder_whose_list_nobody_asks_for_gives_one_result(release_tree: Any) -> None:
-    assert "several" not in draft_descriptor(release_tree(RELEASE), "Lfm2VlForConditionalGeneration").text
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,7 @@ from changed_ports import port_of
 from port_mutants import Mutant, assert_rejected, cases, reports_of
 from proven import assert_right
 
-from scaffold.descriptor import RowsPort, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import draft_descriptor
 from scaffold.verify.numeric import NumericReport
 from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 
@@ -80,79 +78,6 @@ def test_tokens_of_several_units_are_refused() -> None:
     tokens = {"input": "types", "count": "h * w", "module": "other", "function": "make_types"}
     with pytest.raises(DiagnosticError, match="the tokens of an item of several units are those of its patches"):
         port_of("lfm2_vl", {"item.tokens": tokens})
-
-
-# -- the draft --------------------------------------------------------------------------------------------------------
-
-
-def draft_of(tree: Any, *changes: tuple[str, str, str]) -> Any:
-    files: dict[str, str] = {}
-    for path, old, new in changes:
-        text = files.get(path, tree.read(path))
-        assert text.count(old) == 1, old
-        files[path] = text.replace(old, new)
-    changed = tree.with_files({path: text.encode() for path, text in files.items()}) if files else tree
-    return draft_descriptor(changed, "DeepseekV41ForCausalLM", layout="rows")
-
-
-@pytest.mark.trees
-@pytest.mark.parametrize("release", ["0.30.0", RELEASE])
-def test_a_draft_asks_nothing(release: str, release_tree: Any) -> None:
-    draft = draft_of(release_tree(release))
-    port = load_descriptor_text(draft.text, "draft.yaml")
-    assert isinstance(port, RowsPort)
-    tokens = port.item.tokens
-    assert draft.questions == ()
-    assert tokens is not None
-    assert (tokens.input, tokens.count.text, tokens.function) == ("types", "h * (w + 1) + 2", "image_token_types")
-    assert port.let["p"].text == "self.config.vision_patch_size"
-
-
-CALL = "image_token_types(n_llm_h, n_llm_w)"
-COUNT = "types_sizes = n_llm_h * (n_llm_w + 1) + 2"
-PROCESSOR = "return DeepseekV4VLProcessor(self.get_hf_config())"
-ROWS = "llm_grid_list.append((n_llm_h, n_llm_w))"
-TENSOR = "torch.tensor(llm_grid_list, dtype=torch.int64)"
-#: What the processor does instead: fragment and the other one.
-UNTOLD = {
-    "entries of columns": (CALL, "image_token_types(n_llm_w, n_llm_h)"),
-    "entries of patches": (CALL, "image_token_types(n_vit_h, n_vit_w)"),
-    "entries of more than the grid": (CALL, "image_token_types(n_llm_h, n_llm_w, n_vit_w)"),
-    "entries by name": (CALL, "image_token_types(n_llm_h, n_llm_w=n_llm_w)"),
-    "entries of no function": (CALL, "self.types_of(n_llm_h, n_llm_w)"),
-    "entries of a class": (CALL, "DeepseekV4VLImageProcessor(n_llm_h, n_llm_w)"),
-    "a grid of three": (ROWS, "llm_grid_list.append((n_llm_h, n_llm_w, 1))"),
-    "a grid of other numbers": (TENSOR, "stacked(llm_grid_list)"),
-    "a count of no whole number": (COUNT, f"{COUNT}.5"),
-    "a count with a power": (COUNT, "types_sizes = n_llm_h ** (n_llm_w + 1) + 2"),
-    "a count of another column": (COUNT, "types_sizes = llm_grid[:, 2] * (n_llm_w + 1) + 2"),
-    "a count of two grids": (COUNT, "types_sizes = vit_grid[:, 0] * (n_llm_w + 1) + 2"),
-    "a count of the host": (COUNT, "types_sizes = -n_llm_h + count_types(n_llm_w)"),
-    "a processor of the hub": (PROCESSOR, "return self.ctx.get_hf_processor(**kwargs)"),
-}
-
-
-@pytest.mark.trees
-@pytest.mark.parametrize("change", UNTOLD)
-def test_entries_that_nothing_shows_are_refused(change: str, release_tree: Any) -> None:
-    old, new = UNTOLD[change]
-    with pytest.raises(DiagnosticError) as caught:
-        draft_of(release_tree(RELEASE), (INPUTS, old, new))
-    assert {problem.code for problem in caught.value.diagnostics} == {"VCG483"}
-
-
-@pytest.mark.trees
-def test_squares_of_two_sizes_are_refused(release_tree: Any) -> None:
-    old = "x = F.unfold(x.unsqueeze(0), r, stride=r)"
-    with pytest.raises(DiagnosticError, match="nothing says what an image has there"):
-        draft_of(release_tree(RELEASE), (TOWER, old, old.replace("stride=r", "stride=1")))
-
-
-@pytest.mark.trees
-def test_a_letter_that_is_bound_to_nothing_is_a_question(release_tree: Any) -> None:
-    old = '            resolve_bindings={"p": self.config.vision_patch_size},\n'
-    draft = draft_of(release_tree(RELEASE), (MODEL, old, ""))
-    assert [question.key for question in draft.questions] == ["let.p"]
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

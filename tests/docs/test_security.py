@@ -22,7 +22,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     "| `plan`, `inspect`, `pr`": (
         READERS,
         "cli/test_hostile.py::test_the_watch_sees_what_is_executed",
-        "watch/test_recording.py::test_without_a_run_the_sources_draft",
+        "watch/test_recording.py::test_without_a_run_there_is_no_draft",
     ),
     "| `new` with a folder, or": (
         READERS,
@@ -46,7 +46,7 @@ PROMISES: dict[str, tuple[str, ...] | None] = {
     ),
     "| `bench`, `profile`": ("cli/test_bench.py::test_code_of_no_folder_cannot_be_trusted",),
     "Look at a stranger's tree": None,
-    "Run `verify`, `fix`, `new --verify` and `init` without `--no-run` only": None,
+    "Run `verify`, `fix`, `new --verify` and `init` only": None,
     "`--recipe FILE.py` also runs that file": (
         "numeric/test_recipe_files.py::test_a_recipe_may_be_a_file",
         "numeric/test_checkpoint.py::test_a_processor_in_code_of_the_checkpoint",

@@ -6,18 +6,16 @@ import pytest
 import yaml
 
 from scaffold.draft.integration import draft_integration
-from scaffold.draft.locate import locate
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
-from scaffold.tower.source import Program
+from scaffold.draft.subject import subject_of
 
 pytestmark = pytest.mark.trees
 
 
 def drafted(tree, architecture):
     """The test of a draft that serves images, and its example; each may be missing."""
-    program, sheet = Program(tree), Sheet({})
-    draft_integration(sheet, Subject(tree, program, locate(tree, program, architecture)), ("image",))
+    sheet = Sheet({})
+    draft_integration(sheet, subject_of(tree, architecture), ("image",))
     entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
     return entries.get("test"), entries.get("example")
 

@@ -1,7 +1,8 @@
-"""Drafts from recordings of vLLM 0.33: equal to those from the sources, or refused with what was seen."""
+"""Drafts from recordings of vLLM 0.33: what a run shows, or a refusal with what was seen."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from changed_ports import path_of
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft import draft_descriptor, draft_recorded
+from scaffold.draft import NoDraft, draft_descriptor
 from scaffold.verify.numeric import record_run
 from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
 from scaffold.workflow import recording_request
@@ -41,27 +43,84 @@ def record(release_tree: Any) -> Record:
     return get
 
 
-@pytest.mark.parametrize("architecture", [NEXT, "PaliGemmaForConditionalGeneration"])
-def test_it_says_what_the_sources_say(architecture: str, record: Record, release_tree: Any) -> None:
-    tree = release_tree("0.33.0")
-    drafts = draft_recorded(tree, architecture, record(architecture)), draft_descriptor(tree, architecture)
-    seen, read = (yaml.safe_load(draft.text) for draft in drafts)
-    assert read["explicit"]
-    assert seen == read
-    assert [draft.questions for draft in drafts] == [(), ()]
-
-
-def test_one_call_serves_two_modalities(record: Record, release_tree: Any) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "shipped"),
+    [(NEXT, "llava_next"), (ONEVISION, "llava_onevision")],
+)
+def test_units_are_those_of_the_shipped_descriptor(
+    architecture: str, shipped: str, record: Record, release_tree: Any
+) -> None:
     """LLaVA-OneVision calls its tower for images in a method that gets it as an argument, and for videos at once."""
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
+    seen, known = yaml.safe_load(draft.text), yaml.safe_load(path_of(shipped).read_text("utf-8"))
+    for section in ("layout", "modalities", "fields", "pixels", "forward", "explicit", "output"):
+        assert seen.get(section) == known.get(section)
+    assert draft.questions == ()
+
+
+@pytest.mark.parametrize("architecture", [NEXT, KIMI])
+def test_comments_name_lines_that_show_a_value(architecture: str, record: Record, release_tree: Any) -> None:
+    """Every line exists, and a class stands where it is said to."""
     tree = release_tree("0.33.0")
-    seen, read = (
-        yaml.safe_load(draft.text)
-        for draft in (draft_recorded(tree, ONEVISION, record(ONEVISION)), draft_descriptor(tree, ONEVISION))
+    text = draft_descriptor(tree, architecture, record(architecture)).text
+    places = re.findall(r"([\w/]+\.(?:py|md)):(\d+)", text)
+    assert len(places) >= 10
+    for file, line in places:
+        assert tree.read(file).splitlines()[int(line) - 1].strip(), f"{file}:{line}"
+    [(name, file, line)] = re.findall(r"^  class: (\w+)    # (\S+):(\d+)", text, re.MULTILINE)
+    assert f"class {name}(" in tree.read(file).splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "said"),
+    [
+        (QWEN, "has a port already"),
+        (NEXT, ""),
+        ("JinaVLForRanking", "JinaVLForSequenceClassification inherits the port of Qwen2VLForConditionalGeneration"),
+    ],
+)
+def test_a_port_of_the_class_or_of_a_base_is_said(
+    architecture: str, said: str, record: Record, release_tree: Any
+) -> None:
+    recording = record(QWEN if "Jina" in architecture else architecture)
+    found = draft_descriptor(release_tree("0.33.0"), architecture, recording)
+    notes = [note.message for note in found.notes if note.code == "VCG485"]
+    titles = [line for line in found.text.splitlines() if "which was not looked at" in line]
+    assert titles == [f"# {words}, which was not looked at: `new` replaces it with --replace." for words in notes]
+    assert [said in note for note in notes] == [True] * bool(said)
+
+
+def test_tiles_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
+    """InternVL of images and videos, whose embeddings are rows of one method; Gemma 3 projects them behind it."""
+    tree = release_tree("0.33.0")
+    seen, gemma = (
+        yaml.safe_load(draft_descriptor(tree, name, record(name)).text)
+        for name in ("InternVLChatModel", "Gemma3ForConditionalGeneration")
     )
-    assert seen["forward"] == read["forward"]
-    assert (seen["fields"], seen["pixels"], seen["output"]) == (read["fields"], read["pixels"], read["output"])
-    assert seen["modalities"] == read["modalities"]
-    assert len({modality["entry"] for modality in seen["modalities"].values()}) == 2
+    known = yaml.safe_load(path_of("internvl").read_text("utf-8"))
+    known["budget"].pop("why")
+    for section in ("layout", "modalities", "sizes", "let", "item", "pixels", "capture", "budget", "forward", "output"):
+        assert seen[section] == known[section]
+    assert gemma["layout"] == "tiles"
+    assert gemma["let"]["k"] == "self.config.mm_tokens_per_image"
+    projected = "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))"
+    assert gemma["forward"] == {"call": projected, "flatten": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda leaf: replace(leaf, sources=()),  # the model changes what the call gives
+        lambda leaf: replace(leaf, shape=(leaf.shape[0] + 1, *leaf.shape[1:])),  # or adds a row to each item
+        lambda leaf: replace(leaf, sources=tuple(replace(one, how="copy") for one in leaf.sources)),
+    ],
+)
+def test_embeddings_that_are_no_rows_of_a_call_are_a_cut(
+    change: Callable[[Leaf], Leaf], record: Record, release_tree: Any
+) -> None:
+    name = "InternVLChatModel"
+    other = with_batches(record(name), lambda batch: replace(batch, results=tuple(map(change, batch.results))))
+    assert yaml.safe_load(draft_descriptor(release_tree("0.33.0"), name, other).text)["layout"] == "cut"
 
 
 def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
@@ -69,7 +128,7 @@ def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
     recording = record(NEXT)
     side = recording.numbers["self.config.vision_config.image_size"]
     doubtful = replace(recording, numbers={**recording.numbers, "self.config.image_size": side})
-    [question] = draft_recorded(release_tree("0.33.0"), NEXT, doubtful).open
+    [question] = draft_descriptor(release_tree("0.33.0"), NEXT, doubtful).open
     assert question.key == "let.side"
     assert {one.value for one in question.candidates} >= {
         "self.config.vision_config.image_size",
@@ -94,7 +153,7 @@ def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
 def test_equal_numbers_that_the_parts_tell_apart(
     architecture: str, key: str, value: str, record: Record, release_tree: Any
 ) -> None:
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     section, name = key.split(".")
     assert yaml.safe_load(draft.text)[section][name] == value
     assert draft.questions == ()
@@ -110,9 +169,11 @@ def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None
 
 def test_a_run_on_no_images_gives_no_draft(record: Record, release_tree: Any) -> None:
     """Diffusion Gemma of 0.28: no inputs could be made."""
-    with pytest.raises(DiagnosticError) as caught:
-        draft_recorded(release_tree("0.33.0"), KIMI, replace(record(KIMI), batches=()))
-    assert {problem.code for problem in caught.value.diagnostics} == {"VCG483"}
+    with pytest.raises(NoDraft) as caught:
+        draft_descriptor(release_tree("0.33.0"), KIMI, replace(record(KIMI), batches=(), missing={"image": "odd"}))
+    [problem] = caught.value.diagnostics
+    assert (problem.code, problem.message) == ("VCG489", "no draft: the model ran on nothing: odd")
+    assert "odd" in caught.value.start
 
 
 def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any) -> None:
@@ -122,14 +183,14 @@ def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any)
         return replace(batch, inputs=(*batch.inputs, replace(batch.inputs[0], at="pixel_values[9]")))
 
     with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels"):
-        draft_recorded(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), more))
+        draft_descriptor(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), more))
 
 
 def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
     """One of its batches has a blank crop, which the model leaves out, and an image without crops."""
     known = yaml.safe_load(Path("scaffold/descriptor/shipped/deepseek_ocr2.yaml").read_text("utf-8"))
     architecture = "DeepseekOCR2ForCausalLM"
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     seen = yaml.safe_load(draft.text)
     for section in ("layout", "modalities", "fields", "forward"):
         assert seen[section] == known[section]
@@ -141,7 +202,7 @@ def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree:
 def test_crops_that_one_call_gets(record: Record, release_tree: Any) -> None:
     """StepVL's tower gets whole images and crops; other statements are between the calls of what follows it."""
     architecture = "StepVLForConditionalGeneration"
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert (seen["layout"], seen["forward"]) == ("crops", {"call": "self._get_vision_model_output(pixels)"})
     assert seen["crops"] == {"pixels": "patch_pixel_values", "shape": [3, "crop", "crop"]}
     # One batch has an image without crops. The processor declares no precomputed embeddings, and the model reads them.
@@ -152,7 +213,7 @@ def test_crops_that_one_call_gets(record: Record, release_tree: Any) -> None:
 def test_layers_of_a_list(record: Record, release_tree: Any) -> None:
     """Granite 4 takes some layers of a list, and joins them as columns. Its batches are padded to the most tiles."""
     architecture = "Granite4VisionForConditionalGeneration"
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     table = {"table": "self._deepstack_layer_map", "column": 0}
     assert yaml.safe_load(draft.text)["forward"] == {
         "call": "self._get_vision_hidden_states(pixels)",
@@ -166,7 +227,7 @@ def test_layers_of_a_list(record: Record, release_tree: Any) -> None:
 def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> None:
     """MiniCPM-V 4.6 goes over the layers of its encoder in two loops, on units that it pads to the longest."""
     architecture = "MiniCPMV4_6ForConditionalGeneration"
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     seen = yaml.safe_load(draft.text)
     assert seen["forward"]["loop"] == "self.vpm.encoder.layers"
     assert seen["forward"]["call"] == "self.forward_layers(pixels, self.config.insert_layer_id, mask)"
@@ -207,7 +268,7 @@ def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
     """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
     known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
     architecture = "Idefics3ForConditionalGeneration"
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert seen["modalities"] == known["modalities"]
     assert seen["forward"]["with"] == {"attention_mask": "absent"}
     assert seen["forward"]["unit"][0] == "(side // self.config.vision_config.patch_size) ** 2"
@@ -217,7 +278,7 @@ def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
     """Molmo 2's units are patches in rows, behind an axis of 1."""
     known = yaml.safe_load(Path("scaffold/descriptor/shipped/molmo2.yaml").read_text("utf-8"))
     architecture = "Molmo2ForConditionalGeneration"
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
 
 
@@ -226,7 +287,7 @@ def test_an_explicit_port_of_items_of_one_unit(
     architecture: str, single: bool, record: Record, release_tree: Any
 ) -> None:
     """An image of PaliGemma is one unit, one of LLaVA-NeXT has several; the projectors keep the number of patches."""
-    section = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)[
+    section = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)[
         "explicit"
     ]
     assert section["call"].startswith("self.multi_modal_projector(self.")
@@ -237,7 +298,7 @@ def test_an_explicit_port_of_items_of_one_unit(
 def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(record: Record, release_tree: Any) -> None:
     """Llama 4 shuffles four patches into a token: their number is none of tokens, and items that fit got no graph."""
     architecture = "Llama4ForConditionalGeneration"
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert seen["layout"] == "cut"
     assert "explicit" not in seen
 
@@ -254,7 +315,7 @@ def test_no_explicit_port_of_units_that_a_model_changes(record: Record, release_
         )
         return replace(batch, calls=calls, frames=frames)
 
-    draft = draft_recorded(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), made))
+    draft = draft_descriptor(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), made))
     assert "explicit" not in yaml.safe_load(draft.text)
 
 
@@ -267,7 +328,7 @@ def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: R
     known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
     architecture, answers = known["model"]["class"], {"budget.min": "64", "capture.side_limit": "8192"}
     answers |= {"buffers": "[rotary_pos_emb]"} if shipped == "ernie45_vl" else {}
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture), answers)
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture), answers)
     seen = yaml.safe_load(draft.text)
     for section in ("model", "layout", "sizes", "item", "buffers"):
         assert seen[section] == known[section]
@@ -304,7 +365,7 @@ def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, releas
         return replace(frame, values=tuple(map(odd, frame.values)))
 
     doubtful = with_batches(record(QWEN), lambda batch: replace(batch, frames=tuple(map(other, batch.frames))))
-    asked = {one.key for one in draft_recorded(release_tree("0.33.0"), QWEN, doubtful).open}
+    asked = {one.key for one in draft_descriptor(release_tree("0.33.0"), QWEN, doubtful).open}
     assert "attention.full.unit" in asked
 
 
@@ -313,7 +374,7 @@ def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, releas
 
 def refusal(tree: Any, recording: Recording, architecture: str = KIMI) -> tuple[Diagnostic, ...]:
     with pytest.raises(DiagnosticError) as met:
-        draft_recorded(tree, architecture, recording)
+        draft_descriptor(tree, architecture, recording)
     return tuple(met.value.diagnostics)
 
 
@@ -338,8 +399,8 @@ def test_rows_are_those_of_the_shipped_descriptor(
     architecture: str, shipped: str, record: Record, release_tree: Any
 ) -> None:
     """Kimi-VL gives patches with a grid to a loop over layers, Mistral 3 images as they are to one call."""
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
-    assert "drafted from a recording of vLLM 0.33.0" in draft.text
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
+    assert "drafted from a run in vLLM 0.33.0" in draft.text
     seen = yaml.safe_load(draft.text)
     known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
     for section in ("layout", "modalities", "fields", "item", "forward"):
@@ -355,7 +416,7 @@ def test_rows_of_units_and_of_chunks(shipped: str, record: Record, release_tree:
     """An image of LFM2-VL is several tiles of rows; a chunk of Kimi-K2.5 may have frames, and then fewer tokens."""
     known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
     architecture = {"lfm2_vl": "Lfm2VlForConditionalGeneration"}.get(shipped, known["model"]["class"])
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert (seen["modalities"], seen["fields"], seen["forward"]) == tuple(
         known[section] for section in ("modalities", "fields", "forward")
     )
@@ -367,7 +428,7 @@ def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: 
     """Phi-4 pads items to one length and takes one layer of several. The grids of Ovis 2.5 are tables."""
     tree = release_tree("0.33.0")
     phi, ovis = (
-        yaml.safe_load(draft_recorded(tree, name, record(name)).text) for name in ("Phi4ForCausalLMV", "Ovis2_5")
+        yaml.safe_load(draft_descriptor(tree, name, record(name)).text) for name in ("Phi4ForCausalLMV", "Ovis2_5")
     )
     assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
     assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
@@ -379,29 +440,27 @@ def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: 
 @pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
 def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
     """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
-    tree = release_tree("0.33.0")
-    seen, read = draft_recorded(tree, architecture, record(architecture)), draft_descriptor(tree, architecture)
-    assert yaml.safe_load(seen.text)["modalities"] == yaml.safe_load(read.text)["modalities"]
+    seen = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     entry = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
     assert yaml.safe_load(seen.text)["modalities"]["image"]["entry"] == entry
 
 
 def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, release_tree: Any) -> None:
     recording, tree = record(GLM_OCR), release_tree("0.33.0")
-    seen = yaml.safe_load(draft_recorded(tree, GLM_OCR, recording).text)
+    seen = yaml.safe_load(draft_descriptor(tree, GLM_OCR, recording).text)
     width = "self.visual.patch_embed.proj.input_size"
     assert seen["let"] == {"width": width}
     assert seen["item"]["shape"] == ["h * w", "width"]
     other = "self.visual.patch_embed.input_size"
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
-    asked = {question.key: question for question in draft_recorded(tree, GLM_OCR, doubtful).open}
+    asked = {question.key: question for question in draft_descriptor(tree, GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
 
 
 def test_an_encoder_that_is_called_for_each_image(record: Record, release_tree: Any) -> None:
     """DeepSeek V4 calls its encoder image by image, and gets a grid of tokens and their order, too."""
     architecture, merge = "DeepseekV4ForConditionalGeneration", "self.config.vision_downsample_ratio"
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     seen = yaml.safe_load(draft.text)
     assert seen["forward"] == {"encoder": "self.vision", "loop": "self.blocks", "per_item": True}
     assert seen["item"]["values"] == {"vit_grid": ["h", "w"], "llm_grid": [f"h // {merge}", f"w // {merge}"]}
@@ -412,10 +471,29 @@ def test_an_encoder_that_is_called_for_each_image(record: Record, release_tree: 
 def test_entries_of_tokens(record: Record, release_tree: Any) -> None:
     """An image of DeepSeek V4.1 has a kind for each token, and more of them: a function makes these of its grid."""
     architecture = "DeepseekV41ForCausalLM"
-    seen = yaml.safe_load(draft_recorded(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
     assert seen["fields"]["types"] == {"sizes": "llm_grid"}
     made = {"module": "vllm.models.deepseek_v41.common.mm_preprocess", "function": "image_token_types"}
     assert seen["item"]["tokens"] == {"input": "types", "count": "h * w + h + 2", **made}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "image_token_types(n_llm_h, n_llm_w, n_vit_w)",
+        "image_token_types(n_llm_h, n_llm_w=n_llm_w)",
+        "self.types_of(n_llm_h, n_llm_w)",
+        "DeepseekV4VLImageProcessor(n_llm_h, n_llm_w)",
+    ],
+)
+def test_entries_of_tokens_that_no_function_of_the_grid_makes(call: str, record: Record, release_tree: Any) -> None:
+    architecture, tree = "DeepseekV41ForCausalLM", release_tree("0.33.0")
+    file, old = "vllm/models/deepseek_v41/common/mm_preprocess.py", "image_token_types(n_llm_h, n_llm_w)"
+    text = tree.read(file)
+    assert text.count(old) == 1
+    changed_tree = tree.with_files({file: text.replace(old, call).encode()})
+    problems = refusal(changed_tree, record(architecture), architecture)
+    assert "no input holds the lengths of the items of `types`" in problems[0].message
 
 
 def test_rows_of_calls_that_no_grid_says(record: Record, release_tree: Any) -> None:
@@ -432,7 +510,7 @@ def test_rows_of_calls_that_no_grid_says(record: Record, release_tree: Any) -> N
 def test_layers_in_a_part_that_only_holds_them(record: Record, release_tree: Any) -> None:
     """LLaVA-OneVision 2's tower loops over the layers of another part, with a row of integers for each of its rows."""
     architecture, own = "LlavaOnevision2ForConditionalGeneration", "self.visual.embeddings"
-    draft = draft_recorded(release_tree("0.33.0"), architecture, record(architecture))
+    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
     seen = yaml.safe_load(draft.text)
     assert seen["forward"] == {"encoder": "self.visual", "loop": "self.encoder.layers"}
     assert seen["let"] == {"width": f"{own}.in_channels * {own}.patch_size ** 2"}
@@ -443,7 +521,7 @@ def test_layers_in_a_part_that_only_holds_them(record: Record, release_tree: Any
 def test_two_sides_of_a_patch_are_asked_for(record: Record, release_tree: Any) -> None:
     recording = record(KIMI)
     doubtful = replace(recording, numbers={**recording.numbers, "self.config.patch_size": 4})
-    [question] = draft_recorded(release_tree("0.33.0"), KIMI, doubtful).open
+    [question] = draft_descriptor(release_tree("0.33.0"), KIMI, doubtful).open
     assert question.key == "let.p"
     assert {one.value for one in question.candidates} >= {
         "self.config.patch_size",
@@ -461,7 +539,7 @@ def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_
         return replace(batch, results=tuple(replace(leaf, shape=(count, 32)) for leaf, count in results))
 
     single = replace(with_batches(recording, whole), numbers=numbers)
-    [question] = draft_recorded(release_tree("0.33.0"), KIMI, single).open
+    [question] = draft_descriptor(release_tree("0.33.0"), KIMI, single).open
     assert (question.key, [one.value for one in question.candidates]) == ("item.merge", ["1"])
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from init_draft import RUN, tiles_fit
 
 import scaffold
 from scaffold.diagnostics import DiagnosticError
@@ -93,10 +94,11 @@ def new_host(tree: SourceTree) -> SourceTree:
     return tree.with_files({HOST: host.encode(), MIXIN: tree.read_bytes(MIXIN)})
 
 
-def test_init_says_what_is_left_to_a_host(new_host: SourceTree) -> None:
+def test_init_says_what_is_left_to_a_host(new_host: SourceTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no port yet, and is told of none: `new` needs no --replace."""
     assert inherited_port(new_host, f"qwen2_vl:{OWNER}") is None
-    draft = draft_descriptor(new_host, f"qwen2_vl:{OWNER}")
+    tiles_fit(monkeypatch.setattr)
+    draft = draft_descriptor(new_host, f"qwen2_vl:{OWNER}", RUN)
     assert "`new` writes the methods that its base Qwen2VLEncoderCudaGraphMixin leaves to it" in draft.text
     assert "VCG485" not in {note.code for note in draft.notes}
 

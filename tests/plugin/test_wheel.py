@@ -186,8 +186,8 @@ def test_the_installed_command_runs(installed, tmp_path, arguments, said):
     assert said in done.stdout + done.stderr
 
 
-def test_a_draft_leads_editors_to_the_schema_in_the_wheel(installed, tmp_path, release_tree):
-    """The first line of a draft is the address of a file that the wheel has, and that is what the tool prints."""
+def test_a_file_of_init_leads_editors_to_the_schema_in_the_wheel(installed, tmp_path, release_tree):
+    """Its first line is the address of a file that the wheel has, and that is what the tool prints."""
     tree = release_tree("0.22.0").root
     done = run(
         installed / "vitcg-scaffold",
@@ -195,12 +195,14 @@ def test_a_draft_leads_editors_to_the_schema_in_the_wheel(installed, tmp_path, r
         "InternVLChatModel",
         "--vllm",
         tree,
-        "--no-input",
         "--no-run",
+        "-o",
+        "start.yaml",
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
-    address = done.stdout.splitlines()[0].removeprefix("# yaml-language-server: $schema=file://")
+    assert done.returncode == 4, done.stderr
+    first = (tmp_path / "start.yaml").read_text(encoding="utf-8").splitlines()[0]
+    address = first.removeprefix("# yaml-language-server: $schema=file://")
     assert Path(address).is_relative_to(installed.parent.resolve())
     printed = run(installed / "vitcg-scaffold", "validate", "--schema", cwd=tmp_path).stdout
     assert Path(address).read_text(encoding="utf-8") == printed

@@ -6,7 +6,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG390",
         "a question is still open",
-        "A drafted descriptor says TODO where neither a run nor the model's source tells a value. The comments above "
+        "A drafted descriptor says TODO where nothing that a run showed tells a value. The comments above "
         "it name candidates and the lines to look at. Look there, write the value instead of TODO (or settle and "
         "delete a TODO comment), and validate again. The tool generates nothing from a descriptor with an open "
         "question.",
@@ -38,11 +38,10 @@ CODES: tuple[Code, ...] = (
         "A descriptor expresses models of six layouts: packed rows with metadata, tiles, two paths of tiles, and three "
         "of the encoder alone. Those take units of one shape (a cut, from 0.22 on), whole images and their crops, or "
         "rows of images of any size (from 0.23 on). "
-        "This model does something between its inputs and its embeddings that none of them expresses, or that the "
-        "tool cannot read. Each reason is a message with its line, and a note says which layouts it rules out. There "
-        "is no draft, because the tool could generate no port from it. With `-o FILE`, `init` leaves a file to start "
-        "from: what is known of the model, and every reason at `layout: TODO`. It is no descriptor, and every command "
-        "says so.\n\n"
+        "This model does something between its inputs and its embeddings that none of them expresses. Each reason is "
+        "a message with its line. There is no draft, because the tool could generate no port from it. With `-o FILE`, "
+        "`init` leaves a file to start from: what is known of the model, and every reason at `layout: TODO`. It is no "
+        "descriptor, and every command says so.\n\n"
         "A reason is often one statement. If the model is yours, change it: move what layers compute from sizes into "
         "the tower's `forward`, and what runs behind a packed tower into the tower. Otherwise write the port by hand, "
         "or teach the tool: docs/design.md says where a layout goes.",
@@ -83,10 +82,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "VCG489",
-        "no run gives a draft",
-        "A note, not an error. Either `init` could not build or run the model: `--recipe`, `--config` and `--set` say "
-        "how to, as for `verify`. Or it ran, and no layout can be drafted from the calls that it made. The message "
-        "names the reason. The source gave the draft in its place.",
+        "a model that does not run gets no draft",
+        "A draft says what a run of the model showed. This one ran on nothing, or --no-run forbids a run. `--recipe`, "
+        "`--config` and `--set` say how to build it, as for `verify`. With `-o FILE`, `init` leaves a file to start "
+        "from: what is known of the model, with the reason at `layout: TODO`.",
     ),
     Code(
         "VCG497",

@@ -286,11 +286,11 @@ class ConfigurationSource:
             return self.cls.from_dict(tree)  # type: ignore[attr-defined]
         made = self.cls()
         parts = [name for name, part in vars(made).items() if _is_config(part)]
-        with suppress(AttributeError, TypeError):
+        with suppress(AttributeError, TypeError, ValueError):
             read = self.cls.from_dict(tree)  # type: ignore[attr-defined]
             if all(_is_config(getattr(read, name, None)) for name in parts):
                 return read
-        # Some classes do not read what they write, or keep a part as the dictionary that it was written as.
+        # Some classes do not read what they write, refuse fewer layers (Bailing's), or keep a part as a dictionary.
         _complete(made)
         _assign(made, tree)
         return made

@@ -12,12 +12,12 @@ from math import prod
 
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.inputs import beyond, left_out
-from scaffold.draft.reentry import handed_on, unconditional
+from scaffold.draft.place import SourceLine
+from scaffold.draft.refusals import beyond, left_out
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
-from scaffold.draft.values import SourceLine
-from scaffold.draft.watched_tokens import entries_of_tokens
+from scaffold.draft.tokens import entries_of_tokens
+from scaffold.draft.ways import handed_on, unconditional
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
@@ -83,6 +83,13 @@ def pixel_keys(batch: Batch) -> set[str]:
     """The inputs of floating point, but precomputed embeddings, which have few axes."""
     given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
     return {key for key, leaf in given if not EMBEDS.search(key) or len(leaf.shape) >= _IMAGES}
+
+
+def embeds_of(subject: Subject, batch: Batch) -> str | None:
+    """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
+    text = "".join(module.text for module, _ in subject.program.lineage(subject.model.owner))
+    declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
+    return next((key for key in declared if f'"{key}"' in text), None)
 
 
 # -- the entry ---------------------------------------------------------------------------------------------------------

@@ -10,20 +10,20 @@ from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
+from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width
+from scaffold.draft.cut import Site, entries_of, put_unit, rows_of, sites_of
 from scaffold.draft.gates import put_gate
-from scaffold.draft.inputs import beyond
-from scaffold.draft.reentry import as_reason, problems_of_way
+from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.subject import Subject
-from scaffold.draft.watched import Drafted, line_of, omitted, put_fields, put_width
-from scaffold.draft.watched_cut import Site, entries_of, put_unit, rows_of, sites_of
+from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.syntax import strings
 from scaffold.watch import Recording
 
 _IMAGE, _EMBEDS = "image", "image_embeds"
 
 
-def draft_watched_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of crops but `model`, `layout` and `integration`.
 
     None where no call gets whole images and crops of them. A way that the generator cannot take is an obstacle.

@@ -16,12 +16,7 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, MODALITIES
-from scaffold.draft.gates import put_gate
-from scaffold.draft.reentry import ALL, problems_of_way
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
-from scaffold.draft.values import SourceLine
-from scaffold.draft.watched import (
+from scaffold.draft.common import (
     VISION,
     Drafted,
     function_of,
@@ -32,6 +27,11 @@ from scaffold.draft.watched import (
     put_number,
     put_width,
 )
+from scaffold.draft.gates import put_gate
+from scaffold.draft.place import SourceLine
+from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.subject import Subject
+from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Call, Recording
@@ -51,7 +51,7 @@ class _Loop:
     padded: SourceLine
 
 
-def draft_watched_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of a cut but `model`, `layout` and `integration`.
 
     None where no method of the model itself goes over all layers.

@@ -1,0 +1,95 @@
+"""Whether a model has a port already: its own, a base's, or a mixin that leaves methods to it."""
+
+from __future__ import annotations
+
+import ast
+
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.draft.subject import Subject, subject_of
+from scaffold.protocol.profile import PROTOCOL
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode, find_method, last_name, self_attribute
+
+_EMBED = "embed_multimodal"
+
+
+def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
+    """That the port of a base serves a model, so that nothing is to be done; None where it may need one of its own.
+
+    That is so where the model's own code is on the way from `embed_multimodal` to the encoder. Raises VCG480 to VCG482.
+    """
+    subject = subject_of(tree, reference)
+    holder = _port_holder(subject)
+    if holder is None or holder is subject.model.owner[1]:
+        return None
+    entered = {id(method) for method in _entered(subject)}
+    for _, cls in subject.program.lineage(subject.model.owner):
+        if cls is holder:
+            break
+        if any(id(node) in entered for node in cls.body):
+            return None
+    name = subject.model.class_name
+    return Diagnostic(
+        "VCG485",
+        f"{name} inherits the port of {holder.name}: nothing is to be done",
+        subject.tree.span(subject.model.file, subject.model.place.line),
+        f"vLLM captures its encoder with the methods of {holder.name}. If {name} makes another tower, check the port "
+        "with `verify`, or draft one of its own: add --force",
+        Severity.INFO,
+    )
+
+
+def _entered(subject: Subject) -> list[FunctionNode]:
+    """The methods of the model that `embed_multimodal` may run, and itself: all that one of these names."""
+    found: dict[str, FunctionNode] = {}
+    names = [_EMBED]
+    while names:
+        name = names.pop()
+        method = subject.program.method(subject.model.owner, name) if name not in found else None
+        if method is not None:
+            found[name] = method[2]
+            named = (self_attribute(node) for node in ast.walk(method[2]) if isinstance(node, ast.Attribute))
+            names += [one for one in named if one is not None]
+    return list(found.values())
+
+
+def _port_holder(subject: Subject) -> ast.ClassDef | None:
+    """The class that speaks the protocol: the model's, or its nearest base that does. A mixin alone is none."""
+    classes = [cls for _, cls in subject.program.lineage(subject.model.owner) if cls.name != PROTOCOL]
+    if not any(map(_says_config, classes)):
+        return None
+    # A host of a mixin, which lists the protocol, has this method alone.
+    return next((cls for cls in classes if _says_config(cls) or _lists_protocol(cls)), None)
+
+
+def hosted_mixin(subject: Subject) -> str | None:
+    """The base that has methods of the protocol, and leaves to the model what a graph captures."""
+    if _port_holder(subject) is not None:
+        return None
+    return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
+
+
+def _says_config(cls: ast.ClassDef) -> bool:
+    return find_method(cls, "get_encoder_cudagraph_config") is not None
+
+
+def _lists_protocol(cls: ast.ClassDef) -> bool:
+    return any(last_name(base) == PROTOCOL for base in cls.bases)
+
+
+def has_port(subject: Subject) -> Diagnostic | None:
+    """That the class, or the nearest of its bases that does, speaks the protocol already."""
+    holder = _port_holder(subject)
+    if holder is None:
+        return None
+    own = holder is subject.model.owner[1]
+    module, _ = next(one for one in subject.program.lineage(subject.model.owner) if one[1] is holder)
+    return Diagnostic(
+        "VCG485",
+        f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
+        subject.tree.span(module.file, holder.lineno),
+        "`new` replaces it with --replace"
+        if own
+        else f"port {holder.name} for all its subclasses; `new` gives this one its own with --replace",
+        Severity.WARNING,
+    )

@@ -1,0 +1,34 @@
+"""Why a model, or a modality of it, gets no draft."""
+
+from __future__ import annotations
+
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.draft.place import SourceLine
+from scaffold.protocol.tree import SourceTree
+
+
+class Beyond(DiagnosticError):
+    """A model does what no layout expresses (VCG483)."""
+
+
+def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
+    """The refusal of a model that no layout expresses."""
+    return Beyond(
+        Diagnostic(
+            "VCG483",
+            f"the model is beyond the layouts: {reason}",
+            tree.span(place.file, place.line) if place else None,
+            "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
+        )
+    )
+
+
+def left_out(tree: SourceTree, place: SourceLine, name: str, reason: str) -> Diagnostic:
+    """That a modality is not drafted (VCG484)."""
+    return Diagnostic(
+        "VCG484",
+        f"the modality `{name}` is left out: {reason}",
+        tree.span(place.file, place.line),
+        "nothing to do: the port is complete without it, and the modality runs eagerly, as before",
+        Severity.WARNING,
+    )
