@@ -162,12 +162,19 @@ def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:
 def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, ...]:
     """The methods on the way to the encoder, which are what they were without their new parameters, or with the methods
     that were made of parts of them in their place."""
+    found: list[Diagnostic]
+    from scaffold.cut import prove_cut, prove_extraction, prove_sharding
+
+    texts = {file.path: (file.before or "", file.after) for file in planned}
+    if plan.sharding is not None:
+        found = []
+        for path in plan.sharding.edits:
+            methods = frozenset(place[1:] for place in plan.sharding.methods if place[0] == path)
+            found += prove_sharding(*texts[path], methods, plan.sharding.name, path)
+        return tuple(found)
     if plan.way is None:
         return ()
-    from scaffold.cut import prove_cut, prove_extraction
-
     if plan.extraction is not None:
-        texts = {file.path: (file.before or "", file.after) for file in planned}
         own = {place for place in plan.extraction.methods if place[0] in {edit.file for edit in plan.extraction.edits}}
         return tuple(
             problem
@@ -180,7 +187,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
                 plan.extraction.layers.before if plan.extraction.layers else None,
             )
         )
-    found: list[Diagnostic] = []
+    found = []
     for path in dict.fromkeys(method.file for method in plan.way.changed):
         methods = frozenset((one.class_name, one.function) for one in plan.way.changed if one.file == path)
         file = next(file for file in planned if file.path == path)

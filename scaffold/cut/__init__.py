@@ -12,13 +12,15 @@ from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction
 from scaffold.cut.layers import find_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
-from scaffold.cut.proof import prove_cut
+from scaffold.cut.proof import prove_cut, prove_sharding
 from scaffold.cut.putback import prove_extraction
+from scaffold.cut.sharding import Sharding, find_sharding
 from scaffold.cut.way import Station, Way, find_way
 
 __all__ = [
     "Extraction",
     "Form",
+    "Sharding",
     "Station",
     "Way",
     "cut_at_load",
@@ -26,8 +28,10 @@ __all__ = [
     "find_calls",
     "find_extraction",
     "find_layers",
+    "find_sharding",
     "find_way",
     "prove_cut",
     "prove_extraction",
+    "prove_sharding",
     "runs_attention",
 ]

@@ -64,16 +64,63 @@ def prove_cut(
             _fold(old.get((owner, name)), new.get((owner, name)), chain)
         was = _undone(old.get((owner, name)))
         if was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
-            found.append(
-                Diagnostic(
-                    "VCG646",
-                    f"`{shown}` does something else than before when its new parameters are None",
-                    Span(path, line, 1, line, 1),
-                    "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
-                    "the vLLM release",
-                )
-            )
+            found.append(_changed(shown, line, path))
     return tuple(found)
+
+
+def prove_sharding(
+    before: str, after: str, methods: frozenset[tuple[str, str]], name: str, path: str
+) -> tuple[Diagnostic, ...]:
+    """Prove that `methods` of the classes in `after` equal those of `before` when `name` is None: nothing, or VCG646.
+
+    The proof removes a last parameter `name` whose default is None, its line in the docstring, and an argument
+    `name=name` of a call. A method may have the statement `if name is None: name = self.name`: then it goes, and each
+    `name` behind it is `self.name`, also in an argument. The rest must be the same tree, without another word of
+    `name`.
+
+    The parameter of an earlier port is removed from `before`, too.
+    """
+    old, new = _methods(before), _methods(after)
+    found: list[Diagnostic] = []
+    for owner, method in sorted(methods):
+        was, now = old.get((owner, method)), new.get((owner, method))
+        if was is not None:
+            _unsharded(was, name)
+        if was is None or now is None or not _unsharded(now, name) or ast.dump(now) != ast.dump(was):
+            found.append(_changed(f"{owner}.{method}", getattr(now, "lineno", 1), path))
+    return tuple(found)
+
+
+def _changed(shown: str, line: int, path: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG646",
+        f"`{shown}` does something else than before when its new parameters are None",
+        Span(path, line, 1, line, 1),
+        "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and the vLLM "
+        "release",
+    )
+
+
+def _unsharded(function: ast.AST, name: str) -> bool:
+    """Take the parameter of a switch out of a method; whether it is what the rule allows."""
+    statement = ast.dump(ast.parse(f"if {name} is None:\n    {name} = self.{name}").body[0])
+    body: list[ast.stmt] = getattr(function, "body", [])
+    for index in [index for index, node in enumerate(body) if ast.dump(node) == statement][:1]:
+        del body[index]
+        body[index:] = [_Switched(name).visit(node) for node in body[index:]]
+    return _without(function, name)
+
+
+class _Switched(ast.NodeTransformer):
+    """Reads the switch where the parameter was read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id != self._name or not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.Attribute(ast.Name("self", ast.Load()), self._name, ast.Load())
 
 
 def _methods(text: str) -> dict[tuple[str, str], ast.AST]:

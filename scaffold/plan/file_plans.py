@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scaffold.cut import Extraction, Way
+    from scaffold.cut import Extraction, Sharding, Way
     from scaffold.descriptor import AnyPort
     from scaffold.diagnostics import Diagnostic
     from scaffold.edit.operations import Edit
@@ -44,6 +44,7 @@ class Plan:
 
     `methods` are those of the protocol. `split` is the split of the tower that some of the edits write, None when there
     is nothing to split; `way` is the way to the encoder that others write, or that an `extraction` makes methods of.
+    `sharding` has the methods that get a parameter for the model's own data parallelism.
     """
 
     port: AnyPort
@@ -55,6 +56,7 @@ class Plan:
     split: TowerSplit | None = None
     way: Way | None = None
     extraction: Extraction | None = None
+    sharding: Sharding | None = None
 
     @property
     def reenters(self) -> bool:

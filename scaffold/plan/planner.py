@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from scaffold.protocol import ProtocolProfile, SourceTree
 
 
+#: Why a file of a tower changes, by whether it is split, and whether there is a way to the encoder.
+_WHY = {
+    (True, False): "split the tower",
+    (False, True): "cut out the encoder",
+    (False, False): "pass a parameter to the tower",
+}
+
+
 def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
     """The edits that port `port` into `tree`.
 
@@ -63,7 +71,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
     files += [
-        FilePlan(path, edits, f"{'split the tower' if tower.split else 'cut out the encoder'} of {port.class_name}")
+        FilePlan(path, edits, f"{_WHY[tower.split is not None, tower.way is not None]} of {port.class_name}")
         for path, edits in tower.edits.items()
         if path != model.path
     ]
@@ -92,7 +100,16 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
             )
         )
     return Plan(
-        port, profile, methods, tuple(files), tuple(notes), tuple(facts), tower.split, tower.way, tower.facts.extraction
+        port,
+        profile,
+        methods,
+        tuple(files),
+        tuple(notes),
+        tuple(facts),
+        tower.split,
+        tower.way,
+        tower.facts.extraction,
+        tower.facts.sharding,
     )
 
 

@@ -22,6 +22,7 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.views import TreeFacts
+from scaffold.protocol import find_subclasses
 from scaffold.syntax import (
     FunctionNode,
     dotted,
@@ -37,9 +38,9 @@ from scaffold.syntax import (
 from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
-    from scaffold.cut import Way
+    from scaffold.cut import Sharding, Way
     from scaffold.cut.extract import Layers
-    from scaffold.descriptor import AnyPort
+    from scaffold.descriptor import AnyPort, PathsPort, TilesPort
     from scaffold.protocol import ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
     from scaffold.tower.source import Owner, Program
@@ -107,7 +108,11 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         )
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
-        return TowerPlan({}, None, facts, notes=notes)
+        sharding = _sharding(port, tree, model, program)
+        if sharding is None:
+            return TowerPlan({}, None, facts, notes=notes)
+        passed = tuple(Fact(f"gets {sharding.name}", f"{owner}.{name}", path) for path, owner, name in sharding.methods)
+        return TowerPlan(sharding.edits, None, replace(facts, sharding=sharding), passed, notes)
     tower = _slice(port, tree, model, family, program)
     module, owner = program.owner(tower.file, tower.class_name)
     facts = replace(
@@ -137,6 +142,24 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     files = {path: tuple(items) for path, items in edits.items()}
     return TowerPlan(files, split, facts, evidence, notes, class_name=tower.class_name)
+
+
+def _sharding(port: TilesPort | PathsPort, tree: SourceTree, model: ModelAnchor, program: Program) -> Sharding | None:
+    """The methods that get a parameter for the switches of a port; None where a run may not change one of them."""
+    from scaffold.cut import find_sharding
+
+    if not port.switches:
+        return None
+    heirs = find_subclasses(tree, dotted(model.path), model.class_name)
+    found = find_sharding(
+        tree,
+        program.owner(model.path, model.class_name),
+        [program.owner(heir.path, heir.class_name) for heir in heirs],
+        port.forward.call.python({"pixels": "pixels"}),
+        port.switches,
+    )
+    foreign = tree.package is not None and found is not None and any(tree.beside(path) is None for path in found.edits)
+    return None if foreign else found
 
 
 def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Layers) -> None:

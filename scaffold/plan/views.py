@@ -29,7 +29,7 @@ from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
-    from scaffold.cut import Extraction
+    from scaffold.cut import Extraction, Sharding
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.expressions import Node
     from scaffold.descriptor.sections import CutModality, Explicit, ExplicitRows, Modality, Path, Sequences
@@ -68,7 +68,8 @@ class TreeFacts:
     `optional`: the attribute with the encoder, where its annotation says that a model may be without. `extraction`:
     what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it
     is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
-    that the model hands to the tower, which it normalises itself on 0.28 and 0.29.
+    that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
+    the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     """
 
     has_input_dtype: bool | None = None
@@ -83,6 +84,7 @@ class TreeFacts:
     extraction: Extraction | None = None
     in_tree: bool = False
     normalised: str = "{pixels}"
+    sharding: Sharding | None = None
 
 
 @dataclass(frozen=True)
@@ -442,6 +444,8 @@ class SizedView(View):
     sizes_doc: Code
     #: Context managers that turn the model's own data parallelism off.
     switches: tuple[Code, ...]
+    #: Whether an argument of `forward` turns it off.
+    passes_switch: bool
     embeds: str | None
 
     @property
@@ -772,7 +776,7 @@ def _constant(name: str, class_name: str, given: str | Count) -> Constant:
     return Constant(property_of(name), given, Code("image processor"), Code(f"{class_name}().{given}"))
 
 
-def _sized(port: SizedPort) -> dict[str, Any]:
+def _sized(port: SizedPort, facts: TreeFacts) -> dict[str, Any]:
     """The fields of `SizedView` that mean the same in every layout."""
     return {
         "modalities": port.inputs,
@@ -780,7 +784,8 @@ def _sized(port: SizedPort) -> dict[str, Any]:
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
-        "switches": tuple(map(_switch, port.switches)),
+        "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
+        "passes_switch": facts.sharding is not None,
     }
 
 
@@ -1142,13 +1147,13 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     one_each, sizes = rows == port.columns[0], _sizes_name(port.columns)
     return TilesView(
         **_shared(port, profile, facts),
-        **_sized(port),
+        **_sized(port, facts),
         sizes_doc=Code("Tiles of each item, as Python integers."),
         buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
         budget_min=budget_names.code(port.budget.min),
         budget_why=port.budget.why,
         budget_lets=budget_lets,
-        forward=_bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten),
+        forward=_encoded(port, facts),
         rows=rows,
         rows_of_items=sizes if one_each else Code(f"[{rows} for {', '.join(port.columns)} in {sizes}]"),
         tokens=token_names.code(port.item.tokens),
@@ -1186,7 +1191,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_GATHER)))
     return PackedView(
         **shared,
-        **_sized(port),
+        **_sized(port, facts),
         sizes_doc=Code(f"`{grid}` of each item, in patches, as Python integers."),
         buffer_keys=[pixels, *metadata] if dialect.values else metadata,
         budget_min=names.code(port.budget.min),
@@ -1370,14 +1375,14 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     keys = [path.pixels for path in (single, many) if profile.dialect.values or path is many]
     return PathsView(
         **_shared(port, profile, facts),
-        **_sized(port),
+        **_sized(port, facts),
         sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
         budget_min=Code("self._get_encoder_cudagraph_tile_tokens()[0]"),
         budget_why=f"One {single.name} tile.",
         budget_lets=(),
-        forward=_bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten),
+        forward=_encoded(port, facts),
         single=views[single.name],
         many=views[many.name],
         ordered=tuple(views[path.name] for path in port.assembled),
@@ -1411,6 +1416,12 @@ def _switch(path: str) -> Code:
     owner, _, name = path.rpartition(".")
     create = "" if owner == "self" else ", create=True"
     return Code(f'patch.object({owner}, "{name}", False{create})')
+
+
+def _encoded(port: TilesPort | PathsPort, facts: TreeFacts) -> Code:
+    """The call that encodes tiles, on this rank alone."""
+    code = _bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten)
+    return Code(facts.sharding.off(code)) if facts.sharding else code
 
 
 def _bound(call: Call, bindings: Mapping[str, str], *, flatten: bool = False) -> Code:

@@ -94,8 +94,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG646",
         "a method on the way to the encoder changed",
-        "Without its new parameters, `encode` and in some layers `max_seqlen`, each method must be what it was: the "
-        "proof takes them out of the result and compares what is left with the original. The methods of an explicit "
-        "port go back to where they are called. Nothing was written.",
+        "Without its new parameters (`encode`, in some layers `max_seqlen`, and a tower's `use_data_parallel`) each "
+        "method must be what it was: the proof takes them out of the result and compares what is left with the "
+        "original. The methods of an explicit port go back to where they are called. Nothing was written.",
     ),
 )
