@@ -10,12 +10,12 @@ the lab's tiny sizes. With VITCG_TINY_WRONG our manager's answers are wrong, whi
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +28,8 @@ MACHINE = "a CPU in place of a GPU"
 WRONG = "VITCG_TINY_WRONG"
 #: Output tokens of a tiny model's call, at most.
 CONTEXT = 64
+#: Scripts of towers in FP8, which is made of bfloat16 alone.
+IN_FP8 = {"fp8_gpu.py"}
 
 
 def main() -> int:
@@ -44,17 +46,15 @@ def run(script: str, arguments: list[str]) -> int:
     attention.set_tail("fa3")
     _stand_in()
     _shrink()
+    if script in IN_FP8:
+        _allow_fp8()
     if WRONG in os.environ:
         _spoil()
-    file = FOLDER / script
-    sys.argv = [str(file), *arguments]
+    sys.argv = [str(FOLDER / script), *arguments]
     try:
-        if script == "cut_gpu.py":  # its own constants are small, too
-            return int(sys.modules["cut_gpu"].main())
-        runpy.run_path(str(file), run_name="__main__")
+        return int(import_module(script.removesuffix(".py")).main())
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0
 
 
 def import_release() -> None:
@@ -190,6 +190,25 @@ def _kernels(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         place = {"ts": event["ts"], "dur": event["dur"], "pid": event["pid"], "tid": event["tid"]}
         yield {"cat": "cuda_runtime", "name": "launch", "args": {"correlation": number}, **place}
         yield {"cat": "kernel", "name": str(event["name"]), "args": {"correlation": number}, **place}
+
+
+def _allow_fp8() -> None:
+    """FP8 for a few rows, by the references of its kernels, in towers that have inner blocks."""
+    import torch
+    import towers
+
+    from scaffold.measure import subject
+    from scaffold.runtime.tuning import fp8
+
+    subject.DTYPE = towers.DTYPE = torch.bfloat16
+    fp8.LEAST_ROWS = 1
+
+    def deepen(_: Any, config: Any) -> Any:
+        vision = config.vision_config
+        vision.num_hidden_layers, vision.intermediate_size = 4, 48
+        return config
+
+    towers.Subject._make_config = deepen  # type: ignore[method-assign]
 
 
 def _shrink() -> None:

@@ -21,7 +21,11 @@ OTHERS = (
     Part(
         "reload", "reload_gpu.py", (), ("--models", "qwen2_5_vl"), frozenset({"model", "format", "errors", "replayed"})
     ),
-)
+    Part(
+        "fp8", "fp8_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
+        frozenset({"model", "workload", "tokens", "tuned_ms", "fp8_ms", "tuned_error", "fp8_error"}),
+    ),
+)  # fmt: skip
 TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
 
 
