@@ -29,7 +29,7 @@ WRONG = "VITCG_TINY_WRONG"
 #: Output tokens of a tiny model's call, at most.
 CONTEXT = 64
 #: Scripts of towers in FP8, which is made of bfloat16 alone.
-IN_FP8 = {"fp8_gpu.py"}
+IN_FP8 = {"fp8_gpu.py", "fp8_checkpoint_gpu.py"}
 
 
 def main() -> int:
@@ -193,15 +193,21 @@ def _kernels(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _allow_fp8() -> None:
-    """FP8 for a few rows, by the references of its kernels, in towers that have inner blocks."""
+    """FP8 for more than one tile, by the references of its kernels, in a tower of InternVL that has inner blocks."""
     import torch
     import towers
+    from vllm import _custom_ops
 
     from scaffold.measure import subject
-    from scaffold.runtime.tuning import fp8
+    from scaffold.runtime.tuning import fp8, kernels
 
     subject.DTYPE = towers.DTYPE = torch.bfloat16
-    fp8.LEAST_ROWS = 1
+    fp8.LEAST_ROWS = 32
+    _custom_ops.scaled_fp8_quant = lambda x, **_: kernels.to_fp8(x)  # vLLM has no such operator for CPUs
+
+    import fp8_checkpoint_gpu
+
+    fp8_checkpoint_gpu.ROWS, fp8_checkpoint_gpu.REPEATS = 8, 2
 
     def deepen(_: Any, config: Any) -> Any:
         vision = config.vision_config

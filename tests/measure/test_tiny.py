@@ -9,6 +9,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import measured
+import measured_fp8
 import pytest
 import readme_gpu
 from readme_gpu import PARTS, Part
@@ -25,7 +27,13 @@ OTHERS = (
         "fp8", "fp8_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
         frozenset({"model", "workload", "tokens", "tuned_ms", "fp8_ms", "tuned_error", "fp8_error"}),
     ),
+    Part(
+        "fp8_checkpoint", "fp8_checkpoint_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
+        frozenset({"model", "workload", "tokens", "untuned_ms", "without_ms", "tuned_ms", "bf16_ms", "rounding"}),
+    ),
 )  # fmt: skip
+#: The module that makes a script's page, and the result that it reads.
+PAGES = {"fp8": (measured_fp8, "fp8_h200"), "fp8_checkpoint": (measured_fp8, "fp8_checkpoint_h100")}
 TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
 
 
@@ -42,14 +50,23 @@ def run_tiny(part: Part, folder: Path, tree: Path, **variables: str) -> tuple[in
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize("part", TOWERS, ids=lambda part: part.name)
-def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys):
+def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys, monkeypatch):
     status, told = run_tiny(part, tmp_path, release_tree(RELEASE).root)
     assert status == 0, told
     assert readme_gpu.report([part], tmp_path, "cpu", {part.name: status}) == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / f"{part.name}_cpu.json").read_text("utf-8"))
+    result_file = readme_gpu.file_of(part, tmp_path, "cpu")
+    result = json.loads(result_file.read_text("utf-8"))
     assert result["machine"] == "a CPU in place of a GPU"
     assert {"versions", "date"} <= result.keys()
     assert not any("error" in model for model in result["models"].values())
+    if part.name in PAGES:
+        module, name = PAGES[part.name]
+        stored = measured.RESULTS
+        monkeypatch.setattr(measured, "RESULTS", tmp_path / "results")
+        measured.RESULTS.mkdir()
+        for file in stored.glob("*.json"):
+            measured.RESULTS.joinpath(file.name).symlink_to(result_file if file.stem == name else file)
+        assert "a CPU in place of a GPU" in module.pages()[0].text
 
 
 MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})
