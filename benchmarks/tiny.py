@@ -48,6 +48,8 @@ def run(script: str, arguments: list[str]) -> int:
     _shrink()
     if script in IN_FP8:
         _allow_fp8()
+    if script == "attention_gpu.py":
+        _replace_attention()
     if WRONG in os.environ:
         _spoil()
     sys.argv = [str(FOLDER / script), *arguments]
@@ -144,6 +146,7 @@ def _stand_in() -> None:
         "mem_get_info": lambda *_: (plenty, plenty), "memory_reserved": lambda *_: 0, "memory_allocated": lambda *_: 0,
         "memory_stats": lambda *_: {}, "host_memory_stats": lambda *_: {}, "current_stream": lambda *_: None,
         "is_current_stream_capturing": lambda: False,
+        "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=4),
     }  # fmt: skip
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
@@ -215,6 +218,34 @@ def _allow_fp8() -> None:
         return config
 
     towers.Subject._make_config = deepen  # type: ignore[method-assign]
+
+
+def _replace_attention() -> None:
+    """The lab's attention in place of FlashAttention 3 and 4, torch's own in place of cuDNN, and few rows of one head.
+
+    The kernels write rows of sequences alone, as the real ones do.
+    """
+    import attention_gpu
+    import torch
+
+    from scaffold.runtime.tuning import flash4
+    from scaffold.verify.numeric import attention
+
+    def flash4_forward(q: Any, k: Any, v: Any, *, out: Any, cu_seqlens_q: Any = None, max_seqlen_q: int = 0,
+                       softmax_scale: float, **_: Any) -> None:  # fmt: skip
+        if cu_seqlens_q is None:  # tiles
+            max_seqlen_q = q.shape[1]
+            cu_seqlens_q = torch.arange(len(q) + 1, dtype=torch.int32) * max_seqlen_q
+            q, k, v, out = (t.flatten(0, 1) for t in (q, k, v, out))
+        attention.flash_attn_varlen_func(
+            q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_q, cu_seqlens_q, softmax_scale, out=out
+        )
+
+    sys.modules["vllm.vllm_flash_attn"] = attention
+    flash4.load = lambda: flash4_forward
+    attention_gpu.SDPBackend = SimpleNamespace(CUDNN_ATTENTION=attention_gpu.SDPBackend.MATH)
+    attention_gpu.DEVICE, attention_gpu.HEADS, attention_gpu.RANDOM = torch.device("cpu"), 1, (1, 3)
+    attention_gpu.ROWS, attention_gpu.PACKED = (5,), {64: ([3, 5], [4] * 2)}
 
 
 def _shrink() -> None:

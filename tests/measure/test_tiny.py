@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import measured
+import measured_attention
 import measured_fp8
 import pytest
 import readme_gpu
@@ -31,9 +32,14 @@ OTHERS = (
         "fp8_checkpoint", "fp8_checkpoint_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
         frozenset({"model", "workload", "tokens", "untuned_ms", "without_ms", "tuned_ms", "bf16_ms", "rounding"}),
     ),
+    Part("attention", "attention_gpu.py", (), (), frozenset({"head_size", "heads", "sequences", "tiles", "us"})),
 )  # fmt: skip
 #: The module that makes a script's page, and the result that it reads.
-PAGES = {"fp8": (measured_fp8, "fp8_h200"), "fp8_checkpoint": (measured_fp8, "fp8_checkpoint_h100")}
+PAGES = {
+    "attention": (measured_attention, "attention_h200"),
+    "fp8": (measured_fp8, "fp8_h200"),
+    "fp8_checkpoint": (measured_fp8, "fp8_checkpoint_h100"),
+}
 TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
 
 
@@ -58,7 +64,7 @@ def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys, monke
     result = json.loads(result_file.read_text("utf-8"))
     assert result["machine"] == "a CPU in place of a GPU"
     assert {"versions", "date"} <= result.keys()
-    assert not any("error" in model for model in result["models"].values())
+    assert not any("error" in model for model in result.get("models", {}).values())
     if part.name in PAGES:
         module, name = PAGES[part.name]
         stored = measured.RESULTS
