@@ -9,6 +9,7 @@ the lab's tiny sizes. With VITCG_TINY_WRONG our manager's answers are wrong, whi
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -30,6 +31,15 @@ WRONG = "VITCG_TINY_WRONG"
 CONTEXT = 64
 #: Scripts of towers in FP8, which is made of bfloat16 alone.
 IN_FP8 = {"fp8_gpu.py", "fp8_checkpoint_gpu.py"}
+#: Sizes of a draft's tower.
+LLAVA = {
+    "model_type": "llava",
+    "vision_config": {
+        "model_type": "clip_vision_model", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "image_size": 28, "patch_size": 14, "projection_dim": 48,
+    },
+    "text_config": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99},
+}  # fmt: skip
 
 
 def main() -> int:
@@ -50,6 +60,8 @@ def run(script: str, arguments: list[str]) -> int:
         _allow_fp8()
     if script == "attention_gpu.py":
         _replace_attention()
+    if script == "drafted_towers_gpu.py":
+        _install()
     if WRONG in os.environ:
         _spoil()
     sys.argv = [str(FOLDER / script), *arguments]
@@ -246,6 +258,28 @@ def _replace_attention() -> None:
     attention_gpu.SDPBackend = SimpleNamespace(CUDNN_ATTENTION=attention_gpu.SDPBackend.MATH)
     attention_gpu.DEVICE, attention_gpu.HEADS, attention_gpu.RANDOM = torch.device("cpu"), 1, (1, 3)
     attention_gpu.ROWS, attention_gpu.PACKED = (5,), {64: ([3, 5], [4] * 2)}
+
+
+def _install() -> None:
+    """The release in place of an installed vLLM, with the models of a port, and a LLaVA-1.5 of small sizes."""
+    from vllm.model_executor import models
+
+    from scaffold import protocol
+    from scaffold.measure import subject
+    from scaffold.verify.numeric import overlay
+
+    target = protocol.resolve_target(os.environ["VITCG_TINY_TREE"])
+    protocol.resolve_target = lambda _: target
+    build = overlay.build_overlay
+
+    def build_overlay(root: Path, files: Any, folder: Path) -> None:
+        build(root, files, folder)
+        models.__path__.insert(0, str(folder / "vllm/model_executor/models"))  # vLLM itself was imported before
+
+    overlay.build_overlay = build_overlay
+    subject.Subject.build.__defaults__ = (subject.DEVICE, subject.DTYPE, False)
+    subject.KNOWN = Path(tempfile.mkdtemp())
+    subject.KNOWN.joinpath("llava.json").write_text(json.dumps(LLAVA), encoding="utf-8")
 
 
 def _shrink() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import measured
 import measured_attention
 import measured_fp8
+import measured_tuning
 import pytest
 import readme_gpu
 from readme_gpu import PARTS, Part
@@ -32,11 +33,17 @@ OTHERS = (
         "fp8_checkpoint", "fp8_checkpoint_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
         frozenset({"model", "workload", "tokens", "untuned_ms", "without_ms", "tuned_ms", "bf16_ms", "rounding"}),
     ),
+    Part(
+        "drafted", "drafted_towers_gpu.py", (),
+        (str(ROOT / "scaffold/descriptor/shipped/llava.yaml"), "--image", "28x28"),
+        frozenset({"model", "image", "tokens", "untuned_ms", "tuned_ms", "error", "rounding", "sizes", "applied"}),
+    ),
     Part("attention", "attention_gpu.py", (), (), frozenset({"head_size", "heads", "sequences", "tiles", "us"})),
 )  # fmt: skip
 #: The module that makes a script's page, and the result that it reads.
 PAGES = {
     "attention": (measured_attention, "attention_h200"),
+    "drafted": (measured_tuning, "drafted_towers_h100"),
     "fp8": (measured_fp8, "fp8_h200"),
     "fp8_checkpoint": (measured_fp8, "fp8_checkpoint_h100"),
 }
