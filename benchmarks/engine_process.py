@@ -44,6 +44,9 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
     "ours_untuned": (True, ",vitcg", {"VITCG_ENCODER_GRAPHS": '{"tuning": "off"}'}),
     "our_manager_only": (True, ",vitcg", {"VITCG_MODE": "manager"}),
 }
+#: On a CPU our graphs are the recording backend's: their kernels are Python, and what torch would compile there (the
+#: sampler's logprobs) takes longer than all else.
+ON_CPU = {"VITCG_CPU": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def draw_stream(number: int, seed: int = 0) -> list[list[tuple[int, int]]]:
@@ -105,6 +108,10 @@ class Engine:
         from vllm import LLM
 
         job = self.job
+        if job["tiny"]:
+            from vllm.model_executor.models import registry
+
+            registry._run_in_subprocess = lambda inspect: inspect()  # a further process would import vLLM again
         begin = time.perf_counter()
         self.llm = LLM(
             model=job["directory"],
@@ -120,6 +127,8 @@ class Engine:
             },
             **job["options"],
         )
+        if job["tiny"] and job["graphs"]:
+            self.llm.collective_rpc("start_encoder_graphs")
         return {"start_s": time.perf_counter() - begin, "ranks": self.describe()}
 
     def settle(self, cores: list[int] | None) -> None:
@@ -271,6 +280,9 @@ class Child:
 
     def __init__(self, mode: str, number: int, job: dict[str, Any], folder: Path) -> None:
         graphs, plugins, environment = MODES[mode]
+        if job["tiny"]:
+            environment = environment | ON_CPU
+            plugins += f",{engine_worker.ATTENTION}" if graphs else ""
         self.mode, self.number = mode, number
         self.name = mode if number == 0 else f"{mode}_{number + 1}"
         self.log = folder / f"{job['model']}-{self.name}.log"

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cpu_wheel
 import measured
 import measured_attention
 import measured_fp8
@@ -80,6 +81,23 @@ def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys, monke
         for file in stored.glob("*.json"):
             measured.RESULTS.joinpath(file.name).symlink_to(result_file if file.stem == name else file)
         assert "a CPU in place of a GPU" in module.pages()[0].text
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)")
+def test_the_benchmark_of_engines_runs_to_its_end(tmp_path, capsys):
+    """Its engines are the installed vLLM's."""
+    part = next(part for part in PARTS if part.engine)
+    [[script, *options]] = readme_gpu.commands(part, tmp_path, "cpu", tiny=True)
+    env = cpu_wheel.environment(tmp_path)
+    done = cpu_wheel.run_python(ROOT / "benchmarks" / script, *options, env=env)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    assert readme_gpu.report([part], tmp_path, "cpu", {part.name: 0}) == 0, capsys.readouterr().err
+    [model] = json.loads(readme_gpu.file_of(part, tmp_path, "cpu").read_text("utf-8"))["models"].values()
+    ours = model["engines"]["ours"]
+    assert ours["at_end"][0]["stats"]["graph_hits"] > 0
+    assert ours["check"]["equal"] == ours["check_after_all"]["equal"] == ours["check"]["answers"] > 0
+    assert len(ours["stream"]) == 1
 
 
 MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})
