@@ -159,7 +159,7 @@ class Probe:
         return json.dumps(describe_runner(self.model_runner), default=str)  # type: ignore[attr-defined]
 
     def start_encoder_graphs(self) -> None:
-        """What `capture_model` does of it, which no CPU worker calls."""
+        """Make and capture the encoder's graphs, as a GPU worker does after loading. No CPU worker does."""
         runner = self.model_runner  # type: ignore[attr-defined]
         runner._maybe_init_encoder_cudagraph_manager()
         if runner.encoder_cudagraph_manager is not None:
