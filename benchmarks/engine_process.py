@@ -44,9 +44,6 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
     "ours_untuned": (True, ",vitcg", {"VITCG_ENCODER_GRAPHS": '{"tuning": "off"}'}),
     "our_manager_only": (True, ",vitcg", {"VITCG_MODE": "manager"}),
 }
-#: On a CPU our graphs are the recording backend's: their kernels are Python, and what torch would compile there (the
-#: sampler's logprobs) takes longer than all else.
-ON_CPU = {"VITCG_CPU": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def draw_stream(number: int, seed: int = 0) -> list[list[tuple[int, int]]]:
@@ -109,9 +106,7 @@ class Engine:
 
         job = self.job
         if job["tiny"]:
-            from vllm.model_executor.models import registry
-
-            registry._run_in_subprocess = lambda inspect: inspect()  # a further process would import vLLM again
+            engine_worker.inspect_here()
         begin = time.perf_counter()
         self.llm = LLM(
             model=job["directory"],
@@ -281,7 +276,7 @@ class Child:
     def __init__(self, mode: str, number: int, job: dict[str, Any], folder: Path) -> None:
         graphs, plugins, environment = MODES[mode]
         if job["tiny"]:
-            environment = environment | ON_CPU
+            environment = environment | engine_worker.ON_CPU
             plugins += f",{engine_worker.ATTENTION}" if graphs else ""
         self.mode, self.number = mode, number
         self.name = mode if number == 0 else f"{mode}_{number + 1}"

@@ -16,6 +16,8 @@ PLUGIN = "vitcg_dummy_weights"
 #: The plugin for engines on a CPU, whose own attention reads lengths on the host and cannot be replayed.
 ATTENTION = "vitcg_flash_attention"
 PROBE = "engine_worker.Probe"
+#: The environment of an engine on a CPU. To compile the sampler's logprobs would take longer than all else there.
+ON_CPU = {"VITCG_CPU": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def write_site(directory: Path) -> Path:
@@ -34,6 +36,13 @@ def emulate_flash_attention() -> None:
     from scaffold.verify.numeric.cpu_imports import patch_vllm
 
     patch_vllm()
+
+
+def inspect_here() -> None:
+    """Let vLLM look at a model's class in this process: a further one would import vLLM again."""
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda inspect: inspect()
 
 
 def fill_dummy_weights() -> None:

@@ -3,8 +3,9 @@
     python benchmarks/tiny.py stream_gpu.py --out RESULT.json [further options of that script]
 
 The script runs unchanged, in a release's own source tree (0.33.0, or VITCG_TINY_TREE). Its device is the CPU, graphs of
-vLLM's manager and of a script are tapes that replay their operators (`scaffold.runtime.recording`), and the models have
-the lab's tiny sizes. With VITCG_TINY_WRONG our manager's answers are wrong, which a script that compares must see.
+vLLM's manager and of a script are tapes that replay their operators (`scaffold.runtime.recording`), kernels that exist
+on CUDA alone are their references, and the models have the lab's tiny sizes. With VITCG_TINY_WRONG our manager's
+answers are wrong, which a script that compares must see.
 """
 
 from __future__ import annotations

@@ -100,6 +100,23 @@ def test_the_benchmark_of_engines_runs_to_its_end(tmp_path, capsys):
     assert len(ours["stream"]) == 1
 
 
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)")
+def test_the_benchmark_of_memory_runs_to_its_end(tmp_path):
+    """Slow: its engines start as those above do, which run each time."""
+    file = tmp_path / "memory_cpu.json"
+    options = ["--scale", "tiny", "--images", "12", "--tokens", "512", "--modes", "vllm_graphs,ours"]
+    env = cpu_wheel.environment(tmp_path)
+    done = cpu_wheel.run_python(ROOT / "benchmarks/memory_gpu.py", "--out", str(file), *options, env=env)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    result = json.loads(file.read_text("utf-8"))
+    ours = result["engines"]["ours"]
+    assert ours["captured_when_idle"] > 0
+    assert ours["memory"]["after the images"]["ours"]["graphs"] > ours["memory"]["started"]["ours"]["graphs"] > 0
+    assert {"machine", "versions", "date", "code", "settings"} <= result.keys()
+
+
 MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})
 #: Scripts that measure ports of a tree. The first one makes these ports.
 PORTED = (
