@@ -39,6 +39,9 @@ PACKED = {
 }
 HEADS = 16
 CALLS = 8
+#: Numbers of random sequences, some of them empty, on which each kernel is checked.
+RANDOM = (1, 3, 17, 100, 600)
+DEVICE = torch.device("cuda")
 Call = Callable[[], torch.Tensor]
 
 
@@ -86,8 +89,8 @@ def measure(size: int, lengths: Sequence[int], tiles: bool = False) -> dict[str,
     from scaffold.runtime.tuning import flash4
 
     rows, longest, scale = sum(lengths), max(lengths), size**-0.5
-    offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    parts = torch.randn(rows, 3, HEADS, size, dtype=torch.bfloat16, device="cuda").unbind(1)
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
+    parts = torch.randn(rows, 3, HEADS, size, dtype=torch.bfloat16, device=DEVICE).unbind(1)
     batched = [part.view(len(lengths), longest, HEADS, size) for part in parts] if len(set(lengths)) == 1 else None
 
     def flash3(splits: int = 0) -> torch.Tensor:
@@ -132,14 +135,14 @@ def check(size: int, sequences: int, seed: int) -> str | None:
     lengths = torch.randint(0, 400, (sequences,), generator=random) * (torch.rand(sequences, generator=random) > 0.3)
     lengths[0] = 700
     found, rows = lengths.tolist(), int(lengths.sum())
-    offsets = torch.tensor([0, *itertools.accumulate(found)], dtype=torch.int32, device="cuda")
-    parts = torch.randn(rows + 130, 3, HEADS, size, dtype=torch.bfloat16, device="cuda").unbind(1)
+    offsets = torch.tensor([0, *itertools.accumulate(found)], dtype=torch.int32, device=DEVICE)
+    parts = torch.randn(rows + 130, 3, HEADS, size, dtype=torch.bfloat16, device=DEVICE).unbind(1)
     wanted = reference([part[:rows] for part in parts], found, size**-0.5)
     for kernel in flash4.KERNELS[size]:
         if not kernel.columns:
             continue
         # The kernel gets the middle of a tensor, so that stray writes around it show.
-        guarded = torch.full((rows + 1130, HEADS, size), 7.0, dtype=torch.bfloat16, device="cuda")
+        guarded = torch.full((rows + 1130, HEADS, size), 7.0, dtype=torch.bfloat16, device=DEVICE)
         function = flash4.load()
         assert function is not None
         options = {"tile_mn": (kernel.rows, kernel.columns), "mma_pv_is_rs": kernel.registers, "intra_wg_overlap": True}
@@ -162,8 +165,8 @@ def main() -> int:
     import vllm
 
     total: dict[str, Any] = {**head(torch.cuda.get_device_name(), vllm.__version__), "rows": []}
-    total["processors"] = torch.cuda.get_device_properties("cuda").multi_processor_count
-    cases = itertools.product(arguments.sizes, (1, 3, 17, 100, 600), range(2))
+    total["processors"] = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+    cases = itertools.product(arguments.sizes, RANDOM, range(2))
     total["wrong"] = [found for case in cases if (found := check(*case)) is not None]
     print(total["wrong"] or "every kernel is right on random sequences", flush=True)
     for size in arguments.sizes:

@@ -105,6 +105,8 @@ class Engine:
         from vllm import LLM
 
         job = self.job
+        if job["tiny"]:
+            engine_worker.inspect_here()
         begin = time.perf_counter()
         self.llm = LLM(
             model=job["directory"],
@@ -120,6 +122,8 @@ class Engine:
             },
             **job["options"],
         )
+        if job["tiny"] and job["graphs"]:
+            self.llm.collective_rpc("start_encoder_graphs")
         return {"start_s": time.perf_counter() - begin, "ranks": self.describe()}
 
     def settle(self, cores: list[int] | None) -> None:
@@ -271,6 +275,9 @@ class Child:
 
     def __init__(self, mode: str, number: int, job: dict[str, Any], folder: Path) -> None:
         graphs, plugins, environment = MODES[mode]
+        if job["tiny"]:
+            environment = environment | engine_worker.ON_CPU
+            plugins += f",{engine_worker.ATTENTION}" if graphs else ""
         self.mode, self.number = mode, number
         self.name = mode if number == 0 else f"{mode}_{number + 1}"
         self.log = folder / f"{job['model']}-{self.name}.log"

@@ -13,21 +13,36 @@ from pathlib import Path
 from typing import Any
 
 PLUGIN = "vitcg_dummy_weights"
+#: The plugin for engines on a CPU, whose own attention reads lengths on the host and cannot be replayed.
+ATTENTION = "vitcg_flash_attention"
 PROBE = "engine_worker.Probe"
+#: The environment of an engine on a CPU. To compile the sampler's logprobs would take longer than all else there.
+ON_CPU = {"VITCG_CPU": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
-def write_site(directory: Path, **plugins: str) -> Path:
-    """A folder that announces the plugin `vitcg_dummy_weights`, and `plugins`: name=`module:function`.
-
-    Their modules, this one too, must be importable in every process that vLLM starts.
-    """
+def write_site(directory: Path) -> Path:
+    """A folder that announces the plugins of this module, which must be importable in every process of vLLM."""
     metadata = directory / "vitcg_dummy_weights-0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: vitcg-dummy-weights\nVersion: 0\n")
-    entries = {PLUGIN: "engine_worker:fill_dummy_weights", **plugins}
+    entries = {PLUGIN: "engine_worker:fill_dummy_weights", ATTENTION: "engine_worker:emulate_flash_attention"}
     lines = ["[vllm.general_plugins]", *(f"{name} = {function}" for name, function in entries.items()), ""]
     metadata.joinpath("entry_points.txt").write_text("\n".join(lines))
     return directory
+
+
+def emulate_flash_attention() -> None:
+    """Vision attention on FlashAttention's code path, with a kernel in Python."""
+    from scaffold.verify.numeric.cpu_imports import patch_vllm
+
+    patch_vllm()
+
+
+def inspect_here() -> None:
+    """Let vLLM look at a model's class in this process: a further one would import vLLM again."""
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda inspect: inspect()
 
 
 def fill_dummy_weights() -> None:
@@ -151,6 +166,13 @@ class Probe:
     def describe_encoder(self) -> str:
         """`describe_runner` of this rank, as JSON."""
         return json.dumps(describe_runner(self.model_runner), default=str)  # type: ignore[attr-defined]
+
+    def start_encoder_graphs(self) -> None:
+        """Make and capture the encoder's graphs, as a GPU worker does after loading. No CPU worker does."""
+        runner = self.model_runner  # type: ignore[attr-defined]
+        runner._maybe_init_encoder_cudagraph_manager()
+        if runner.encoder_cudagraph_manager is not None:
+            runner.encoder_cudagraph_manager.capture(graph_pool=None)
 
     def time_encoder(self, on: bool) -> float:
         """Begin to add up the encoder's time, or stop and give its milliseconds. Waits for the device at both ends."""

@@ -166,6 +166,8 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
         become_neighbour(job["margin"])
         if job["mode"] == "unbounded":
             forget_bound()
+        if job["tiny"]:
+            engine_worker.inspect_here()
         llm = LLM(
             model=job["directory"],
             load_format="dummy",
@@ -173,7 +175,7 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
             max_model_len=job["tokens"],
             max_num_batched_tokens=job["tokens"],
             max_num_seqs=2,
-            **({} if torch.cuda.is_available() else {"dtype": "float32"}),
+            **({"dtype": "float32"} if job["tiny"] else {}),
             limit_mm_per_prompt={"image": 1, "video": 0},
             enable_prefix_caching=False,
             mm_processor_cache_gb=0,
@@ -183,6 +185,8 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
                 "cudagraph_mm_encoder": True,
             },
         )  # fmt: skip
+        if job["tiny"] and job["mode"] != "vllm_graphs":
+            llm.collective_rpc("start_encoder_graphs")
         answer["start_s"] = round(time.perf_counter() - begin, 1)
         one = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
 
@@ -259,10 +263,13 @@ class Engine:
 
     def __init__(self, mode: str, job: dict[str, Any], folder: Path) -> None:
         plugins, settings = MODES[mode]
+        if job["tiny"]:
+            settings = settings | {"calibration_ms": 0, "trials": 0}  # a replay on the CPU is slower than eager
+            plugins += f",{engine_worker.ATTENTION}" if plugins else ""
         self.answer: dict[str, Any] = {"passed": False, "error": "no answer: the process ended or took too long"}
         site = engine_worker.write_site(folder / "site")
         path = [str(site), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
-        env = os.environ | {
+        env = os.environ | (engine_worker.ON_CPU if job["tiny"] else {}) | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
             "VITCG_ENCODER_GRAPHS": json.dumps(settings),
@@ -270,7 +277,7 @@ class Engine:
             "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "INFO"),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-        }
+        }  # fmt: skip
         command = [sys.executable, __file__, "--engine", json.dumps({**job, "mode": mode})]
         self.log = (folder / f"{mode}.log").open("w+", encoding="utf-8")
         self.process = subprocess.Popen(
@@ -317,7 +324,7 @@ def main() -> int:
     options.add_argument("--engine", help=argparse.SUPPRESS)
     options.add_argument("--model", default="qwen2_5_vl")
     options.add_argument("--modes", default=",".join(MODES), help=f"of {', '.join(MODES)}")
-    options.add_argument("--scale", choices=("tiny", "real"), default="real", help="tiny: try the script on a CPU")
+    options.add_argument("--scale", choices=("tiny", "real"), default="real", help="tiny: on a CPU")
     options.add_argument("--images", type=int, default=1000, help="of new sizes")
     options.add_argument("--tokens", type=int, default=16384, help="of the longest text, in one batch")
     options.add_argument("--margin", type=int, default=600, help="MiB that are free beyond what vLLM requests")
@@ -335,7 +342,7 @@ def main() -> int:
         directory = write_model(arguments.model, folder / arguments.model, arguments.scale)
         job = {
             "model": arguments.model, "directory": str(directory), "images": arguments.images,
-            "tokens": arguments.tokens, "margin": arguments.margin * MIB,
+            "tokens": arguments.tokens, "margin": arguments.margin * MIB, "tiny": arguments.scale == "tiny",
             "largest": 64 if arguments.scale == "real" else 8,  # squared: the tokens of the processor's largest image
         }  # fmt: skip
         engines = {mode: Engine(mode, job, folder) for mode in modes}

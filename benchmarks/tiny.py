@@ -3,19 +3,21 @@
     python benchmarks/tiny.py stream_gpu.py --out RESULT.json [further options of that script]
 
 The script runs unchanged, in a release's own source tree (0.33.0, or VITCG_TINY_TREE). Its device is the CPU, graphs of
-vLLM's manager and of a script are tapes that replay their operators (`scaffold.runtime.recording`), and the models have
-the lab's tiny sizes. With VITCG_TINY_WRONG our manager's answers are wrong, which a script that compares must see.
+vLLM's manager and of a script are tapes that replay their operators (`scaffold.runtime.recording`), kernels that exist
+on CUDA alone are their references, and the models have the lab's tiny sizes. With VITCG_TINY_WRONG our manager's
+answers are wrong, which a script that compares must see.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import runpy
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,17 @@ MACHINE = "a CPU in place of a GPU"
 WRONG = "VITCG_TINY_WRONG"
 #: Output tokens of a tiny model's call, at most.
 CONTEXT = 64
+#: Scripts of towers in FP8, which is made of bfloat16 alone.
+IN_FP8 = {"fp8_gpu.py", "fp8_checkpoint_gpu.py"}
+#: Sizes of a draft's tower.
+LLAVA = {
+    "model_type": "llava",
+    "vision_config": {
+        "model_type": "clip_vision_model", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "image_size": 28, "patch_size": 14, "projection_dim": 48,
+    },
+    "text_config": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99},
+}  # fmt: skip
 
 
 def main() -> int:
@@ -44,17 +57,19 @@ def run(script: str, arguments: list[str]) -> int:
     attention.set_tail("fa3")
     _stand_in()
     _shrink()
+    if script in IN_FP8:
+        _allow_fp8()
+    if script == "attention_gpu.py":
+        _replace_attention()
+    if script == "drafted_towers_gpu.py":
+        _install()
     if WRONG in os.environ:
         _spoil()
-    file = FOLDER / script
-    sys.argv = [str(file), *arguments]
+    sys.argv = [str(FOLDER / script), *arguments]
     try:
-        if script == "cut_gpu.py":  # its own constants are small, too
-            return int(sys.modules["cut_gpu"].main())
-        runpy.run_path(str(file), run_name="__main__")
+        return int(import_module(script.removesuffix(".py")).main())
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0
 
 
 def import_release() -> None:
@@ -144,6 +159,7 @@ def _stand_in() -> None:
         "mem_get_info": lambda *_: (plenty, plenty), "memory_reserved": lambda *_: 0, "memory_allocated": lambda *_: 0,
         "memory_stats": lambda *_: {}, "host_memory_stats": lambda *_: {}, "current_stream": lambda *_: None,
         "is_current_stream_capturing": lambda: False,
+        "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=4),
     }  # fmt: skip
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
@@ -190,6 +206,81 @@ def _kernels(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         place = {"ts": event["ts"], "dur": event["dur"], "pid": event["pid"], "tid": event["tid"]}
         yield {"cat": "cuda_runtime", "name": "launch", "args": {"correlation": number}, **place}
         yield {"cat": "kernel", "name": str(event["name"]), "args": {"correlation": number}, **place}
+
+
+def _allow_fp8() -> None:
+    """FP8 for more than one tile, by the references of its kernels, in a tower of InternVL that has inner blocks."""
+    import torch
+    import towers
+    from vllm import _custom_ops
+
+    from scaffold.measure import subject
+    from scaffold.runtime.tuning import fp8, kernels
+
+    subject.DTYPE = towers.DTYPE = torch.bfloat16
+    fp8.LEAST_ROWS = 32
+    _custom_ops.scaled_fp8_quant = lambda x, **_: kernels.to_fp8(x)  # vLLM has no such operator for CPUs
+
+    import fp8_checkpoint_gpu
+
+    fp8_checkpoint_gpu.ROWS, fp8_checkpoint_gpu.REPEATS = 8, 2
+
+    def deepen(_: Any, config: Any) -> Any:
+        vision = config.vision_config
+        vision.num_hidden_layers, vision.intermediate_size = 4, 48
+        return config
+
+    towers.Subject._make_config = deepen  # type: ignore[method-assign]
+
+
+def _replace_attention() -> None:
+    """The lab's attention in place of FlashAttention 3 and 4, torch's own in place of cuDNN, and few rows of one head.
+
+    The kernels write rows of sequences alone, as the real ones do.
+    """
+    import attention_gpu
+    import torch
+
+    from scaffold.runtime.tuning import flash4
+    from scaffold.verify.numeric import attention
+
+    def flash4_forward(q: Any, k: Any, v: Any, *, out: Any, cu_seqlens_q: Any = None, max_seqlen_q: int = 0,
+                       softmax_scale: float, **_: Any) -> None:  # fmt: skip
+        if cu_seqlens_q is None:  # tiles
+            max_seqlen_q = q.shape[1]
+            cu_seqlens_q = torch.arange(len(q) + 1, dtype=torch.int32) * max_seqlen_q
+            q, k, v, out = (t.flatten(0, 1) for t in (q, k, v, out))
+        attention.flash_attn_varlen_func(
+            q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_q, cu_seqlens_q, softmax_scale, out=out
+        )
+
+    sys.modules["vllm.vllm_flash_attn"] = attention
+    flash4.load = lambda: flash4_forward
+    attention_gpu.SDPBackend = SimpleNamespace(CUDNN_ATTENTION=attention_gpu.SDPBackend.MATH)
+    attention_gpu.DEVICE, attention_gpu.HEADS, attention_gpu.RANDOM = torch.device("cpu"), 1, (1, 3)
+    attention_gpu.ROWS, attention_gpu.PACKED = (5,), {64: ([3, 5], [4] * 2)}
+
+
+def _install() -> None:
+    """The release in place of an installed vLLM, with the models of a port, and a LLaVA-1.5 of small sizes."""
+    from vllm.model_executor import models
+
+    from scaffold import protocol
+    from scaffold.measure import subject
+    from scaffold.verify.numeric import overlay
+
+    target = protocol.resolve_target(os.environ["VITCG_TINY_TREE"])
+    protocol.resolve_target = lambda _: target
+    build = overlay.build_overlay
+
+    def build_overlay(root: Path, files: Any, folder: Path) -> None:
+        build(root, files, folder)
+        models.__path__.insert(0, str(folder / "vllm/model_executor/models"))  # vLLM itself was imported before
+
+    overlay.build_overlay = build_overlay
+    subject.Subject.build.__defaults__ = (subject.DEVICE, subject.DTYPE, False)
+    subject.KNOWN = Path(tempfile.mkdtemp())
+    subject.KNOWN.joinpath("llava.json").write_text(json.dumps(LLAVA), encoding="utf-8")
 
 
 def _shrink() -> None:

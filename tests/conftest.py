@@ -89,7 +89,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)
     if warm is not None and folder in ("engine", "harm", "plugin", "runtime", "tuning", "upstream"):
         warm.close()
-    if folder not in ("harm", "numeric", "runtime", "tuning"):
+    if folder not in ("harm", "measure", "numeric", "runtime", "tuning"):
         release_process.close()
 
 

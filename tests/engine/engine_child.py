@@ -3,8 +3,7 @@
     python engine_child.py FOLDER RESULT.json JOB
 
 JOB is JSON: `models`; `ranks` of tensor parallelism, with images spread over them; `graphs`: start the encoder-graph
-manager, as the GPU worker does after loading. Graphs need `emulate_flash_attention` among the plugins, since the CPU's
-own attention reads lengths on the host and cannot be replayed.
+manager, as the GPU worker does after loading. Graphs need `engine_worker.ATTENTION` among the plugins.
 """
 
 from __future__ import annotations
@@ -37,24 +36,6 @@ TUNING: dict[str, dict[str, Any]] = {
     "llava_next": {},
 }
 VIDEO_FPS = 2.0
-
-
-def emulate_flash_attention() -> None:
-    """A plugin for every process: vision attention on FlashAttention's code path, with a kernel in Python."""
-    from scaffold.verify.numeric.cpu_imports import patch_vllm
-
-    patch_vllm()
-
-
-class Probe(engine_worker.Probe):
-    """For `worker_extension_cls`."""
-
-    def start_encoder_graphs(self) -> None:
-        """What `capture_model` does of it, which no CPU worker calls."""
-        runner = self.model_runner  # type: ignore[attr-defined]
-        runner._maybe_init_encoder_cudagraph_manager()
-        if runner.encoder_cudagraph_manager is not None:
-            runner.encoder_cudagraph_manager.capture(graph_pool=None)
 
 
 def picture(seed: int, width: int, height: int) -> Any:
@@ -121,7 +102,7 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
         additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0, **TUNING.get(name, {})}},
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
-        worker_extension_cls="engine_child.Probe",
+        worker_extension_cls=engine_worker.PROBE,
         **({"tensor_parallel_size": ranks, "mm_encoder_tp_mode": "data"} if ranks > 1 else {}),
     )
     if graphs:

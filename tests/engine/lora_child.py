@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import engine_child
+import engine_worker
 from engine_child import BUDGETS, picture
 from model_directory import MODELS, write_model
 
@@ -73,7 +73,7 @@ def serve(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         limit_mm_per_prompt={"image": 1, "video": 0},
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
-        worker_extension_cls="engine_child.Probe",
+        worker_extension_cls=engine_worker.PROBE,
     )
     parameters = SamplingParams(temperature=0, max_tokens=2, logprobs=0, ignore_eos=True)
     prompts = [
@@ -106,7 +106,6 @@ def main() -> None:
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda inspect: inspect()
-    assert engine_child.Probe is not None
     if not job.get("guarded", True):
         from scaffold.runtime.vllm import manager
 

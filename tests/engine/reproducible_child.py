@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import engine_worker
 import torch
 from engine_child import picture
 from model_directory import MODELS, write_model
@@ -62,7 +63,7 @@ def serve(folder: Path, seed: int) -> dict[str, Any]:
         limit_mm_per_prompt={"image": 1, "video": 0},
         enable_prefix_caching=False,
         mm_processor_cache_gb=0,
-        worker_extension_cls="engine_child.Probe",
+        worker_extension_cls=engine_worker.PROBE,
     )
     llm.collective_rpc("start_encoder_graphs")
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner

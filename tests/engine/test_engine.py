@@ -28,8 +28,7 @@ from model_directory import MODELS, write_model
 
 HERE = Path(__file__).parent
 BENCHMARKS = cpu_wheel.ROOT / "benchmarks"
-ATTENTION = "vitcg_flash_attention"
-ALONE, OURS = engine_worker.PLUGIN, ",".join((engine_worker.PLUGIN, ATTENTION, cpu_wheel.PLUGIN))
+ALONE, OURS = engine_worker.PLUGIN, ",".join((engine_worker.PLUGIN, engine_worker.ATTENTION, cpu_wheel.PLUGIN))
 #: What vLLM loads, and what our plugin is told.
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "alone": (ALONE, {}),
@@ -52,7 +51,7 @@ Environment = Callable[..., dict[str, str]]
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The environment of a child, with our weights in every process that vLLM starts."""
     folder = tmp_path_factory.mktemp("engine")
-    site = engine_worker.write_site(folder / "weights", **{ATTENTION: "engine_child:emulate_flash_attention"})
+    site = engine_worker.write_site(folder / "weights")
 
     def make(plugins: str, **changes: str | None) -> dict[str, str]:
         # What torch would compile (the sampler's logprobs) takes longer than everything else here.

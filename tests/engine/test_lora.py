@@ -14,7 +14,7 @@ from typing import Any
 import cpu_wheel
 import engine_worker
 import pytest
-from test_engine import ATTENTION, OURS, WAYS
+from test_engine import OURS, WAYS
 
 HERE = Path(__file__).parent
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def serve(tmp_path: Path, plugins: str, **job: Any) -> dict[str, Any]:
-    site = engine_worker.write_site(tmp_path / "weights", **{ATTENTION: "engine_child:emulate_flash_attention"})
+    site = engine_worker.write_site(tmp_path / "weights")
     env = cpu_wheel.environment(tmp_path, TORCHDYNAMO_DISABLE="1", VLLM_PLUGINS=plugins)
     env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(cpu_wheel.ROOT / "benchmarks"), str(HERE)])
     result = tmp_path / "result.json"

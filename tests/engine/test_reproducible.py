@@ -13,7 +13,7 @@ from typing import Any
 import cpu_wheel
 import engine_worker
 import pytest
-from test_engine import ATTENTION, OURS
+from test_engine import OURS
 
 HERE = Path(__file__).parent
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def serve(folder: Path, seed: int, **settings: Any) -> dict[str, Any]:
-    site = engine_worker.write_site(folder / "weights", **{ATTENTION: "engine_child:emulate_flash_attention"})
+    site = engine_worker.write_site(folder / "weights")
     env = cpu_wheel.environment(
         folder, TORCHDYNAMO_DISABLE="1", VLLM_PLUGINS=OURS, VITCG_ENCODER_GRAPHS=json.dumps(settings)
     )

@@ -9,6 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cpu_wheel
+import measured
+import measured_attention
+import measured_fp8
+import measured_tuning
 import pytest
 import readme_gpu
 from readme_gpu import PARTS, Part
@@ -21,7 +26,28 @@ OTHERS = (
     Part(
         "reload", "reload_gpu.py", (), ("--models", "qwen2_5_vl"), frozenset({"model", "format", "errors", "replayed"})
     ),
-)
+    Part(
+        "fp8", "fp8_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
+        frozenset({"model", "workload", "tokens", "tuned_ms", "fp8_ms", "tuned_error", "fp8_error"}),
+    ),
+    Part(
+        "fp8_checkpoint", "fp8_checkpoint_gpu.py", (), ("--models", "internvl", "--rounds", "2"),
+        frozenset({"model", "workload", "tokens", "untuned_ms", "without_ms", "tuned_ms", "bf16_ms", "rounding"}),
+    ),
+    Part(
+        "drafted", "drafted_towers_gpu.py", (),
+        (str(ROOT / "scaffold/descriptor/shipped/llava.yaml"), "--image", "28x28"),
+        frozenset({"model", "image", "tokens", "untuned_ms", "tuned_ms", "error", "rounding", "sizes", "applied"}),
+    ),
+    Part("attention", "attention_gpu.py", (), (), frozenset({"head_size", "heads", "sequences", "tiles", "us"})),
+)  # fmt: skip
+#: The module that makes a script's page, and the result that it reads.
+PAGES = {
+    "attention": (measured_attention, "attention_h200"),
+    "drafted": (measured_tuning, "drafted_towers_h100"),
+    "fp8": (measured_fp8, "fp8_h200"),
+    "fp8_checkpoint": (measured_fp8, "fp8_checkpoint_h100"),
+}
 TOWERS = [part for part in (*PARTS, *OTHERS) if not part.engine]
 
 
@@ -38,14 +64,57 @@ def run_tiny(part: Part, folder: Path, tree: Path, **variables: str) -> tuple[in
 @pytest.mark.trees
 @pytest.mark.lab
 @pytest.mark.parametrize("part", TOWERS, ids=lambda part: part.name)
-def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys):
+def test_a_benchmark_runs_to_its_end(part, release_tree, tmp_path, capsys, monkeypatch):
     status, told = run_tiny(part, tmp_path, release_tree(RELEASE).root)
     assert status == 0, told
     assert readme_gpu.report([part], tmp_path, "cpu", {part.name: status}) == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / f"{part.name}_cpu.json").read_text("utf-8"))
+    result_file = readme_gpu.file_of(part, tmp_path, "cpu")
+    result = json.loads(result_file.read_text("utf-8"))
     assert result["machine"] == "a CPU in place of a GPU"
     assert {"versions", "date"} <= result.keys()
-    assert not any("error" in model for model in result["models"].values())
+    assert not any("error" in model for model in result.get("models", {}).values())
+    if part.name in PAGES:
+        module, name = PAGES[part.name]
+        stored = measured.RESULTS
+        monkeypatch.setattr(measured, "RESULTS", tmp_path / "results")
+        measured.RESULTS.mkdir()
+        for file in stored.glob("*.json"):
+            measured.RESULTS.joinpath(file.name).symlink_to(result_file if file.stem == name else file)
+        assert "a CPU in place of a GPU" in module.pages()[0].text
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)")
+def test_the_benchmark_of_engines_runs_to_its_end(tmp_path, capsys):
+    """Its engines are the installed vLLM's."""
+    part = next(part for part in PARTS if part.engine)
+    [[script, *options]] = readme_gpu.commands(part, tmp_path, "cpu", tiny=True)
+    env = cpu_wheel.environment(tmp_path)
+    done = cpu_wheel.run_python(ROOT / "benchmarks" / script, *options, env=env)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    assert readme_gpu.report([part], tmp_path, "cpu", {part.name: 0}) == 0, capsys.readouterr().err
+    [model] = json.loads(readme_gpu.file_of(part, tmp_path, "cpu").read_text("utf-8"))["models"].values()
+    ours = model["engines"]["ours"]
+    assert ours["at_end"][0]["stats"]["graph_hits"] > 0
+    assert ours["check"]["equal"] == ours["check_after_all"]["equal"] == ours["check"]["answers"] > 0
+    assert len(ours["stream"]) == 1
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)")
+def test_the_benchmark_of_memory_runs_to_its_end(tmp_path):
+    """Slow: its engines start as those above do, which run each time."""
+    file = tmp_path / "memory_cpu.json"
+    options = ["--scale", "tiny", "--images", "12", "--tokens", "512", "--modes", "vllm_graphs,ours"]
+    env = cpu_wheel.environment(tmp_path)
+    done = cpu_wheel.run_python(ROOT / "benchmarks/memory_gpu.py", "--out", str(file), *options, env=env)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    result = json.loads(file.read_text("utf-8"))
+    ours = result["engines"]["ours"]
+    assert ours["captured_when_idle"] > 0
+    assert ours["memory"]["after the images"]["ours"]["graphs"] > ours["memory"]["started"]["ours"]["graphs"] > 0
+    assert {"machine", "versions", "date", "code", "settings"} <= result.keys()
 
 
 MANAGERS = frozenset({"model", "eager_ms", "vllm_ms", "ours_ms"})

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from changed_ports import port_of
 
+from scaffold.cli import main
+from scaffold.protocol import Target, TargetKind
+from scaffold.verify import numeric, proofs
 from scaffold.verify.numeric import (
     Missing,
     NumericOptions,
@@ -22,6 +31,12 @@ from scaffold.verify.numeric import (
 )
 from scaffold.verify.numeric.recipes import AUTOMATIC
 from scaffold.workflow import load_port, numeric_requests
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import graphs_gpu
+import measured
+import measured_graphs
 
 MODEL = "vllm/model_executor/models/a.py"
 MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")
@@ -102,17 +117,19 @@ def test_this_machine_is_asked_without_importing_torch() -> None:
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def short(tmp_path: Path) -> str:
-    file = tmp_path / "short.py"
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("recipe") / "short.py"
     file.write_text(SHORT)
     return str(file)
 
 
-@pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def on_cpu() -> Iterator[None]:
     child = Path(__file__).with_name("real_child.py")
-    monkeypatch.setattr(runner._RealChild, "command", (sys.executable, str(child)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner._RealChild, "command", (sys.executable, str(child)))
+        yield
 
 
 def port(release_tree: Any, recipe: str) -> NumericRequest:
@@ -120,14 +137,19 @@ def port(release_tree: Any, recipe: str) -> NumericRequest:
     return replace(request, options=NumericOptions())
 
 
+@pytest.fixture(scope="module")
+def compared(release_tree: Any, short: str, on_cpu: None) -> tuple[NumericRequest, NumericReport]:
+    """A request, and its report."""
+    request = port(release_tree, short)
+    return request, check_real_graphs(request, request.tree)
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
-    release_tree: Any, short: str, on_cpu: None
+    compared: tuple[NumericRequest, NumericReport],
 ) -> None:
-    request = port(release_tree, short)
-    report = check_real_graphs(request, request.tree)
-
+    request, report = compared
     assert report.passed, "\n".join(report.lines())
     assert report.machine == "a CPU"
     assert report.hits > 30
@@ -152,6 +174,55 @@ def test_our_manager_is_compared_with_eager_results_of_the_pristine_class(
     )
     assert not wrong.passed
     assert "VCG650" in {diagnostic.code for diagnostic in wrong.diagnostics()}, "\n".join(wrong.lines())
+
+
+def run_command(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """`python -m scaffold.cli ...` in this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(words[words.index("scaffold.cli") + 1 :])
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess(words, ended.value.code, *texts)
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_the_benchmark_of_real_graphs_runs_to_its_end(
+    compared: tuple[NumericRequest, NumericReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release_tree: Any
+) -> None:
+    """With the command in this process, the emulated proof of the same short session, and the report from above."""
+    request, report = compared
+    target = Target(TargetKind.INSTALLED, release_tree("0.33.0"))
+    monkeypatch.setattr("scaffold.protocol.resolve_target", lambda text, **_: target if text == "installed" else None)
+    monkeypatch.setattr("scaffold.workflow.numeric_requests", lambda *_, **__: (request,))
+    monkeypatch.setattr(numeric, "find_installed", lambda asked: asked.tree)
+    monkeypatch.setattr(numeric, "check_real_graphs", lambda *_, **__: report)
+    monkeypatch.setattr(proofs, "keep_proof", lambda *_: None)
+    started = SimpleNamespace(run=run_command, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(graphs_gpu, "subprocess", started)
+    # The command takes signals, as only a main thread may.
+    monkeypatch.setattr(graphs_gpu, "ThreadPoolExecutor", lambda _: nullcontext(SimpleNamespace(map=map)))
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))  # type: ignore[misc]
+    monkeypatch.setattr(
+        sys, "argv", ["graphs_gpu.py", "--out", str(tmp_path / "graphs_cpu.json"), "--models", "internvl"]
+    )
+
+    assert graphs_gpu.main() == 0
+
+    [row] = json.loads((tmp_path / "graphs_cpu.json").read_text("utf-8"))["rows"]
+    assert (row["outcome"], row["device"], row["exit"]) == ("proven", "a CPU", 0)
+    assert row["real"]["checks"] == row["real"]["passed"] == 32
+    assert row["emulated"]["checks"] == row["emulated"]["passed"] > 10
+    assert (row["real"]["replayed"], row["real"]["eager"]) == (report.hits, report.misses)
+    for module in (measured, measured_graphs):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    [page] = measured_graphs.pages()
+    assert "| 0.33 | InternVL |" in page.text
+    assert "graphs_cpu.json" in page.text
 
 
 @pytest.mark.trees
