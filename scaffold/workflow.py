@@ -49,6 +49,31 @@ class PreparedPort:
         return tuple(change for change in self.changed if runs(change.path))
 
 
+def find_drift(prepared: PreparedPort, tree: SourceTree) -> Diagnostic | None:
+    """VCG511 with the first line where a port of ours in the tree is not what the descriptor generates today.
+
+    None where the class has that port, none, or one of somebody else.
+    """
+    from scaffold.changes import line_opcodes
+    from scaffold.plan import Present
+
+    if prepared.plan.present not in (Present.CHANGED, Present.GENERATED) or not prepared.package:
+        return None
+    change = prepared.package[0]
+    there, made = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (change.before, change.after))
+    _, first, last, start, end = next(codes for codes in line_opcodes(there, made) if codes[0] != "equal")
+    port = prepared.plan.port
+    return Diagnostic(
+        "VCG511",
+        f"the port of {port.class_name} in the tree is not the one that {Path(port.file).name} generates",
+        tree.span(change.path, min(first + 1, max(len(there), 1))),
+        notes=(
+            f"the tree has `{there[first].strip()}`" if first < last else "the tree has nothing here",
+            f"generated is `{made[start].strip()}`" if start < end else "nothing is generated here",
+        ),
+    )
+
+
 class RefusedResult(DiagnosticError):
     """A proof refused our own result. `changes` are the refused files, for a look at what went wrong; `advice` is the
     next step.

@@ -12,6 +12,7 @@ import click
 from scaffold.cli.adapters import generate_adapters
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
+from scaffold.cli.drift import drift, refuse_drift
 from scaffold.cli.options import (
     command_line,
     descriptor_argument,
@@ -96,6 +97,7 @@ def command(
     manifest. It overwrites every file that differs, but no hand edit that is not committed. --check reports changed,
     missing and extra files.
     """
+    from scaffold.plan import Present
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, prepare_port
 
@@ -132,6 +134,12 @@ def command(
     words = target_words(vllm, package)
     if prepared.package and not (reenter or mode == "diff"):
         refuse_reentry(port, prepared.plan, descriptor, words)
+    swaps = prepared.plan.present is Present.CHANGED and not replace
+    here = words if place.tree is target.tree else target_words(place.tree.home_label, package)
+    if mode is not None:
+        console.report(drift(prepared, place.tree, descriptor, here, Severity.WARNING))
+    elif swaps:
+        refuse_drift(prepared, place.tree, descriptor, here)
     console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
     if mode == "diff":
         show_differences(console, prepared.changed)
@@ -140,7 +148,7 @@ def command(
     elif mode == "check":
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
-        options = ["--replace"] * replace + ["--reenter"] * reenter
+        options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter
         options += ["--into", str(into)] if into is not None else []
         _require_nothing(console, prepared, command_line("new", descriptor, *words, *options))
     else:
