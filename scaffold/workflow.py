@@ -6,6 +6,7 @@ The stages do the work; this module only orders them and passes their values on.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -63,10 +64,18 @@ def find_drift(prepared: PreparedPort, tree: SourceTree) -> Diagnostic | None:
     there, made = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (change.before, change.after))
     _, first, last, start, end = next(codes for codes in line_opcodes(there, made) if codes[0] != "equal")
     port = prepared.plan.port
+    place = tree.span(change.path, min(first + 1, max(len(there), 1)))
+    words = [port.reference, "--vllm", tree.label, *(["--package", tree.home_label] if tree.package else [])]
+    prove, write = (
+        shlex.join(["vitcg-scaffold", *command])
+        for command in (["verify", *words, "--as-is"], ["new", *words, "--replace"])
+    )
     return Diagnostic(
         "VCG511",
         f"the port of {port.class_name} in the tree is not the one that {Path(port.file).name} generates",
-        tree.span(change.path, min(first + 1, max(len(there), 1))),
+        place,
+        f"`{prove}` proves the tree's, `{write}` writes the generated one, and "
+        f"`git checkout {place.file}` drops an edit that is not committed",
         notes=(
             f"the tree has `{there[first].strip()}`" if first < last else "the tree has nothing here",
             f"generated is `{made[start].strip()}`" if start < end else "nothing is generated here",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ import click
 from scaffold.cli.adapters import generate_adapters
 from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
-from scaffold.cli.drift import drift, refuse_drift
 from scaffold.cli.options import (
     command_line,
     descriptor_argument,
@@ -99,7 +99,7 @@ def command(
     """
     from scaffold.plan import Present
     from scaffold.publish import require_finished
-    from scaffold.workflow import load_port, prepare_port
+    from scaffold.workflow import RefusedResult, find_drift, load_port, prepare_port
 
     if diff and check:
         raise click.UsageError("--diff and --check exclude each other: --diff exits with 0, --check with 1.")
@@ -128,18 +128,22 @@ def command(
     target = open_target(console, vllm, package)
     place = find_place(target, into, writes=mode is None)
     require_finished(place.tree.home)
-    prepared = prepare_port(port, place.tree, replace=replace)
+    try:
+        prepared = prepare_port(port, place.tree, replace=replace)
+    except RefusedResult as error:
+        if mode is None:
+            raise
+        raise DiagnosticError(error.diagnostics) from None  # the refused files are kept by a run that writes alone
     if replace and package is None:
         _name_fix(console, descriptor, vllm, prepared, place)
     words = target_words(vllm, package)
     if prepared.package and not (reenter or mode == "diff"):
         refuse_reentry(port, prepared.plan, descriptor, words)
     swaps = prepared.plan.present is Present.CHANGED and not replace
-    here = words if place.tree is target.tree else target_words(place.tree.home_label, package)
-    if mode is not None:
-        console.report(drift(prepared, place.tree, descriptor, here, Severity.WARNING))
-    elif swaps:
-        refuse_drift(prepared, place.tree, descriptor, here)
+    if (drift := find_drift(prepared, place.tree)) is not None:
+        if mode is None and swaps:
+            raise DiagnosticError(drift)
+        console.report([changed(drift, severity=Severity.WARNING)] if mode is not None else [])
     console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
     if mode == "diff":
         show_differences(console, prepared.changed)

@@ -123,6 +123,19 @@ def test_an_outdated_port_is_drift(run, ported):
     assert "warning[VCG511]" in done.err
 
 
+def test_a_look_keeps_no_refused_files(run, small_tree, tmp_path, monkeypatch):
+    from scaffold import verify
+    from scaffold.diagnostics import Diagnostic
+
+    (tmp_path / "t").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    monkeypatch.setattr(verify, "verify_changes", lambda planned: (Diagnostic("VCG604", "no"),))
+
+    for mode, kept in ((["--check"], 0), (["--diff"], 0), ([], 1)):
+        done = run("new", "internvl", "--vllm", small_tree, *mode)
+        assert (done.code, "VCG624" in done.err, len(list((tmp_path / "t").glob("vitcg-refused-*")))) == (6, kept, kept)
+
+
 def test_upstreams_port_is_no_drift(run, release_tree):
     done = run("new", "internvl", "--vllm", release_tree("0.33.0").root, "--check")
 
