@@ -319,6 +319,8 @@ def numeric_requests(
     the checkpoint's `config.json` or folder, and `values` are more of its values, those of parts nested: only the
     automatic recipe reads them. A port that the tree already has is
     compared with what `new` found there; where nothing tells that, it is checked as it is.
+
+    Raises VCG511 for a tree that has the port in another state: what is proven must be what is there.
     """
     from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest
@@ -328,8 +330,10 @@ def numeric_requests(
     counts_units = gated = False
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
+        if (drift := find_drift(prepared, tree)) is not None:
+            raise DiagnosticError(drift)
         counts_units, gated = prepared.plan.counts_units, prepared.plan.methods.view.gate is not None
-        port, changes = prepared.plan.port, prepared.changed
+        port, changes = prepared.plan.port, prepared.package
         if not changes:
             changes = published_changes(tree.home, f"new {port.name}")
             before = {change.path: change.before or b"" for change in changes if runs(change.path)}
