@@ -23,7 +23,7 @@ from scaffold.cli.options import (
     target_words,
 )
 from scaffold.cli.place import Place, find_place, name_undo, publish_at, require_clean_place
-from scaffold.cli.reentry import reenter_option, refuse_reentry, with_adapter
+from scaffold.cli.reentry import reenter_option, refuse_reentry, say_unwritten, with_adapter
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
@@ -149,6 +149,8 @@ def command(
         show_differences(console, prepared.changed)
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
+        if not reenter:
+            say_unwritten(console, prepared.plan)
     elif mode == "check":
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
