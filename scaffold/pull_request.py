@@ -17,12 +17,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scaffold import __version__
 from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import EDITOR_LINE, RowsPort
 from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.descriptor.sections import Explicit
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import PutMethods
+from scaffold.edit.snippets import member_name
 from scaffold.files import read_regular
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
@@ -448,9 +450,14 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
     if mixin := change.plan.methods.mixin:
         brings = "This port brings it" if mixin.path in change.added else "An earlier port brought it"
         yield f"- `{mixin.class_name}` has the other methods of the protocol, for every model of this kind. {brings}."
-    methods = len(ast.parse(change.plan.methods.source).body)
+    demanded = {method.name for method in change.plan.profile.methods}
+    names = [member_name(node) for node in ast.parse(change.plan.methods.source).body]
+    methods = sum(name in demanded for name in names)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
-    yield f"- Size: {size} lines are added in the package, for {methods} methods of the protocol and their helpers."
+    of = f"{methods} method{'s' * (methods != 1)} of the protocol"
+    helpers = len(names) - methods
+    more = f" and {helpers} helper{'s' * (helpers != 1)}" * bool(helpers)
+    yield f"- Size: {size} lines are added in the package, for {of}{more}."
     origin = "the port was generated from a descriptor by rules" + ", and edited by hand" * bool(change.edited)
     yield from open_points(change.tree, port, origin)
 
@@ -491,6 +498,7 @@ def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
         if path.startswith("tests/"):
             yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
     own = None if port.shipped else Path(port.file)
+    yield shlex.join(["pip", "install", f"vitcg-scaffold[cpu]=={__version__}"])
     as_is = ["--as-is"] if change.edited else []
     yield shlex.join(["vitcg-scaffold", "verify", _name(port), "--vllm", ".", *as_is, "--tail", "all"])
     yield "```"

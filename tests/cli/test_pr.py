@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, MODEL, TEST
 
+from scaffold import __version__
 from scaffold.descriptor.load import shipped_path
 from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change, pull_request_title
 from scaffold.verify import numeric
@@ -59,6 +60,10 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     assert "- An item has `n` input rows and `n * k` output tokens." in done.out
     assert "- implement SupportsEncoderCudaGraph in InternVLChatModel: `" in done.out
     assert f"pytest {TEST} -k internvl" in done.out
+    assert f"pip install 'vitcg-scaffold[cpu]=={__version__}'\nvitcg-scaffold verify internvl --vllm ." in done.out
+    assert re.search(
+        r"- Size: \d+ lines are added in the package, for 10 methods of the protocol and 4 helpers\.", done.out
+    )
     assert "The numerical proof was not run on these files." in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
     assert "on one GPU (vllm 0.22.0; 2026-01-01)" in done.out
