@@ -6,6 +6,7 @@ The stages do the work; this module only orders them and passes their values on.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -47,6 +48,39 @@ class PreparedPort:
     def package(self) -> tuple[FileChange, ...]:
         """The changes of the release's package: all that a model runs."""
         return tuple(change for change in self.changed if runs(change.path))
+
+
+def find_drift(prepared: PreparedPort, tree: SourceTree) -> Diagnostic | None:
+    """VCG511 with the first line where a port of ours in the tree is not what the descriptor generates today.
+
+    None where the class has that port, none, or one of somebody else.
+    """
+    from scaffold.changes import line_opcodes
+    from scaffold.plan import Present
+
+    if prepared.plan.present not in (Present.CHANGED, Present.GENERATED) or not prepared.package:
+        return None
+    change = prepared.package[0]
+    there, made = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (change.before, change.after))
+    _, first, last, start, end = next(codes for codes in line_opcodes(there, made) if codes[0] != "equal")
+    port = prepared.plan.port
+    place = tree.span(change.path, min(first + 1, max(len(there), 1)))
+    words = [port.reference, "--vllm", tree.label, *(["--package", tree.home_label] if tree.package else [])]
+    prove, write = (
+        shlex.join(["vitcg-scaffold", *command])
+        for command in (["verify", *words, "--as-is"], ["new", *words, "--replace"])
+    )
+    return Diagnostic(
+        "VCG511",
+        f"the port of {port.class_name} in the tree is not the one that {Path(port.file).name} generates",
+        place,
+        f"`{prove}` proves the tree's, `{write}` writes the generated one, and "
+        f"`git checkout {place.file}` drops an edit that is not committed",
+        notes=(
+            f"the tree has `{there[first].strip()}`" if first < last else "the tree has nothing here",
+            f"generated is `{made[start].strip()}`" if start < end else "nothing is generated here",
+        ),
+    )
 
 
 class RefusedResult(DiagnosticError):
@@ -292,6 +326,8 @@ def numeric_requests(
     the checkpoint's `config.json` or folder, and `values` are more of its values, those of parts nested: only the
     automatic recipe reads them. A port that the tree already has is
     compared with what `new` found there; where nothing tells that, it is checked as it is.
+
+    Raises VCG511 for a tree that has the port in another state: what is proven must be what is there.
     """
     from scaffold.publish import published_changes
     from scaffold.verify.numeric import NumericOptions, NumericRequest
@@ -301,8 +337,10 @@ def numeric_requests(
     counts_units = gated = False
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
+        if (drift := find_drift(prepared, tree)) is not None:
+            raise DiagnosticError(drift)
         counts_units, gated = prepared.plan.counts_units, prepared.plan.methods.view.gate is not None
-        port, changes = prepared.plan.port, prepared.changed
+        port, changes = prepared.plan.port, prepared.package
         if not changes:
             changes = published_changes(tree.home, f"new {port.name}")
             before = {change.path: change.before or b"" for change in changes if runs(change.path)}

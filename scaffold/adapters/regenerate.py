@@ -30,9 +30,10 @@ _DESCRIPTORS_LINE = 3
 class Regeneration:
     """A planned run. `drift` is what `--check` reports, `changes` is what a run writes.
 
-    `files` and `descriptors` are what was compared. `edited` are the paths of `changes` that hold a hand edit. `left`
-    are files of the folder that are not ours: no run removes them. `older` are the changes of older generations where
-    the folder does not keep those (`Manifest.built`), `kept` whether they have the digests that the manifest states.
+    `files` and `descriptors` count what was compared, of `of_files` and `of_descriptors` of the folder. `edited` are
+    the paths of `changes` that hold a hand edit. `left` are files of the folder that are not ours: no run removes them.
+    `older` are the changes of older generations where the folder does not keep those (`Manifest.built`), `kept` whether
+    they have the digests that the manifest states.
     `nothing` is the error of a run that looked at no file: a check that cannot fail. It exits with 3.
     """
 
@@ -47,11 +48,15 @@ class Regeneration:
     older: tuple[FileChange, ...] = ()
     kept: bool = True
     nothing: Diagnostic | None = None
+    of_files: int = 0
+    of_descriptors: int = 0
 
     @property
     def summary(self) -> str:
         files = f"{self.files} file" + "s" * (self.files != 1)
-        return f"{files} from {self.descriptors} descriptor" + "s" * (self.descriptors != 1)
+        found = f"{files} from {self.descriptors} descriptor" + "s" * (self.descriptors != 1)
+        more = self.of_descriptors > self.descriptors
+        return found + f" (the folder has {self.of_files} from {self.of_descriptors})" * more
 
 
 def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regeneration:
@@ -121,6 +126,8 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         edited=tuple(drift.path for drift in written if drift.is_edited),
         older=tuple(change for change in changes if before.built is not None and is_older(change.path)),
         kept=before.built == manifest.built,
+        of_files=len(outputs.files),
+        of_descriptors=len(sources),
     )
 
 

@@ -47,7 +47,7 @@ def generate_adapters(
         tests = folder / "tests"
         # A descriptor without a shipped recipe has no tests of its adapters, whose methods are those of its port.
         one = descriptors[0] if len(descriptors) == 1 else "DESCRIPTOR"
-        how = f"pytest {tests}" if tests.is_dir() else f"vitcg-scaffold verify {one} --vllm RELEASE"
+        how = f"pytest {tests}" if any(tests.glob("test_*.py")) else f"vitcg-scaffold verify {one} --vllm RELEASE"
         console.note(f"Proven statically only. For the numerical proof: {how}")
         if descriptors:
             tree = command_line("plan", one, "--vllm", "TREE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from scaffold.cli.options import (
     target_words,
 )
 from scaffold.cli.place import Place, find_place, name_undo, publish_at, require_clean_place
-from scaffold.cli.reentry import reenter_option, refuse_reentry, with_adapter
+from scaffold.cli.reentry import reenter_option, refuse_reentry, say_unwritten, with_adapter
 from scaffold.cli.watching import StatusLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit, Severity
 
@@ -96,8 +97,9 @@ def command(
     manifest. It overwrites every file that differs, but no hand edit that is not committed. --check reports changed,
     missing and extra files.
     """
+    from scaffold.plan import Present
     from scaffold.publish import require_finished
-    from scaffold.workflow import load_port, prepare_port
+    from scaffold.workflow import RefusedResult, find_drift, load_port, prepare_port
 
     if diff and check:
         raise click.UsageError("--diff and --check exclude each other: --diff exits with 0, --check with 1.")
@@ -126,21 +128,33 @@ def command(
     target = open_target(console, vllm, package)
     place = find_place(target, into, writes=mode is None)
     require_finished(place.tree.home)
-    prepared = prepare_port(port, place.tree, replace=replace)
+    try:
+        prepared = prepare_port(port, place.tree, replace=replace)
+    except RefusedResult as error:
+        if mode is None:
+            raise
+        raise DiagnosticError(error.diagnostics) from None  # the refused files are kept by a run that writes alone
     if replace and package is None:
         _name_fix(console, descriptor, vllm, prepared, place)
     words = target_words(vllm, package)
     if prepared.package and not (reenter or mode == "diff"):
         refuse_reentry(port, prepared.plan, descriptor, words)
+    swaps = prepared.plan.present is Present.CHANGED and not replace
+    if (drift := find_drift(prepared, place.tree)) is not None:
+        if mode is None and swaps:
+            raise DiagnosticError(drift)
+        console.report([changed(drift, severity=Severity.WARNING)] if mode is not None else [])
     console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
     if mode == "diff":
         show_differences(console, prepared.changed)
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
+        if not reenter:
+            say_unwritten(console, prepared.plan)
     elif mode == "check":
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
-        options = ["--replace"] * replace + ["--reenter"] * reenter
+        options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter
         options += ["--into", str(into)] if into is not None else []
         _require_nothing(console, prepared, command_line("new", descriptor, *words, *options))
     else:

@@ -20,7 +20,7 @@ from scaffold.cli.options import (
     target_option,
     target_words,
 )
-from scaffold.cli.reentry import with_adapter
+from scaffold.cli.reentry import say_unwritten, with_adapter
 from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def _show(
         console.result(f"  {file.reason}")
         for edit in file.edits:
             console.result(f"  - {_describe(edit)}")
+    say_unwritten(console, plan)
 
 
 def _describe(edit: Edit) -> str:

@@ -10,7 +10,7 @@ from scaffold.cli.console import Console
 from scaffold.cli.options import command_line, descriptor_argument, examples, open_target, target_option, target_words
 from scaffold.cli.output import write_output
 from scaffold.cli.reentry import reenter_option, refuse_reentry
-from scaffold.diagnostics import Exit
+from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.report.plain import lines_of
 
 
@@ -50,13 +50,14 @@ def command(
 
     Run it after `new` and `verify`. The text has the headings of the tree's own template: purpose, design notes from
     the generated code, test plan, the last result of `verify` for exactly these files, and a benchmark's table if you
-    give one. Comments mark what only you can say. `pr` checks the rules of the tree's contributing guide that need no
+    give one. Comments mark what only you can say. A port with edits by hand needs a `verify --as-is` of its files that
+    passed; the text then tells both. `pr` checks the rules of the tree's contributing guide that need no
     network, and exits with 1 if the change breaks one or the proof failed. It changes nothing in the tree and runs none
     of its code.
     """
     from scaffold.cli.bench import read_benchmark
     from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title
-    from scaffold.workflow import load_port, prepare_port
+    from scaffold.workflow import find_drift, load_port, prepare_port
 
     port = load_port(descriptor)
     tree = open_target(console, vllm).tree
@@ -67,6 +68,8 @@ def command(
     measured = None if benchmark is None else read_benchmark(benchmark)
     change = find_change(port, prepared, tree, before)
     proof = find_proof(change, port)
+    if change.edited and not proof.passed and (drift := find_drift(prepared, tree)) is not None:
+        raise DiagnosticError(drift)
     text = lines_of(
         describe_change(
             change,
@@ -76,7 +79,8 @@ def command(
         )
     )
     console.note(f"Title: {pull_request_title(port, change)}")
-    verify = command_line("verify", descriptor, "--vllm", base or vllm, "--tail", "all")
+    how = [vllm, "--as-is"] if change.edited else [base or vllm]
+    verify = command_line("verify", descriptor, "--vllm", *how, "--tail", "all")
     results = [*check_rules(change), proof.rule(verify)]
     for result in results:
         console.note(str(result))

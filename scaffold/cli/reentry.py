@@ -12,6 +12,7 @@ from scaffold.cli.options import command_line
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 
 if TYPE_CHECKING:
+    from scaffold.cli.console import Console
     from scaffold.descriptor import AnyPort
     from scaffold.plan import Plan
 
@@ -52,6 +53,12 @@ def refuse_reentry(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[
             raise DiagnosticError(replace(note, severity=Severity.ERROR))
 
 
+def say_unwritten(console: Console, plan: Plan) -> None:
+    """The last line of a look at such a port: nobody gets it."""
+    if plan.reenters:
+        console.note("`new` writes no such port into a tree (VCG466): it would run the model's code twice.")
+
+
 def _instead(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[str]) -> str:
     """How the model gets graphs without this port, whose host work nobody merges."""
     if reason := _no_adapter(port, plan):
@@ -61,7 +68,7 @@ def _instead(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[str]) 
         serves = f"the plugin serves this model by its adapter, {module}: our manager needs no second run"
     else:
         verify, make = adapter_commands(port, plan, descriptor, target)
-        serves = f"the plugin, whose manager needs no second run: `{verify}` proves it, `{make}` makes the adapter"
+        serves = f"the plugin serves it without a second run: `{verify}` proves that, `{make}` makes the adapter"
     return f"{serves}. `new` with --reenter writes the port all the same, for a fork of vLLM"
 
 

@@ -10,6 +10,7 @@ import click
 from scaffold.cli.console import Console
 from scaffold.cli.options import (
     check_trusted,
+    command_line,
     config_option,
     descriptor_argument,
     examples,
@@ -18,6 +19,7 @@ from scaffold.cli.options import (
     recipe_option,
     set_option,
     target_option,
+    target_words,
     trust_option,
 )
 from scaffold.cli.watching import StatusLine
@@ -83,6 +85,7 @@ def command(
 
     A port in the tree is compared with the files that `new` found there. `pr` uses the result.
     """
+    from scaffold.protocol import find_model
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
     from scaffold.verify.proofs import Basis, KeptProof, identify_proof, keep_proof
     from scaffold.workflow import failures_of, load_port, numeric_requests, tails_of
@@ -115,6 +118,11 @@ def command(
     if not (asked.overlay or as_is):
         console.note("No record shows the tree before this port: it is compared with itself alone. --vllm TREE-BEFORE")
         console.note("compares it with the unchanged model, and `new --check` tells whether this tree holds that port.")
+    if asked.overlay and not asked.before and find_model(tree, port.module, port.class_name).protocol_methods:
+        own = command_line("verify", descriptor, *target_words(vllm, package), "--as-is")
+        console.note(
+            f"The tree has a port of somebody else: the generated one takes its place. For the tree's own: {own}"
+        )
 
     def depends_on() -> tuple[str, Basis]:
         """The name of the files that run, and everything else that the result depends on."""

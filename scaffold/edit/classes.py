@@ -12,8 +12,16 @@ from scaffold.edit.document import PythonDocument
 from scaffold.edit.faults import ambiguous_anchor, bad_snippet, different_definition, missing_anchor
 from scaffold.edit.operations import AddBase, PutMethods, ReplaceMethod
 from scaffold.edit.sequences import BracketLayout
-from scaffold.edit.snippets import Snippet, indent_snippet, member_name, parse_methods, parse_snippet, same_meaning
-from scaffold.syntax import FunctionNode, last_name
+from scaffold.edit.snippets import (
+    Snippet,
+    comments_at,
+    indent_snippet,
+    member_name,
+    parse_methods,
+    parse_snippet,
+    same_meaning,
+)
+from scaffold.syntax import FunctionNode, first_line, last_name
 
 #: Bases that must stay last: with a base after them the method resolution order has no solution.
 _LAST_BASES = frozenset({"object", "Protocol", "Generic"})
@@ -71,7 +79,7 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
             if not same_meaning(child, block[name]):
                 raise different_definition(document.path, "method", f"{node.name}.{name}", child.lineno)
             gone.add(place)
-    if _is_in_place(node.body, sorted(gone), snippet):
+    if _is_in_place(document, index, node, sorted(gone), snippet):
         return False
     if gone:
         replaced = {place for place, name, _ in members if name in block}
@@ -111,7 +119,7 @@ def replace_method(document: PythonDocument, edit: ReplaceMethod) -> bool:
             if not same_meaning(child, block[child.name]):
                 raise different_definition(document.path, "method", f"{node.name}.{child.name}", child.lineno)
             gone.add(place)
-    if _is_in_place(node.body, sorted(gone), snippet):
+    if _is_in_place(document, index, node, sorted(gone), snippet):
         return False
     _splice(document, index, node, snippet, gone, min(gone), keep_comments_of=edit.name)
     return True
@@ -122,11 +130,40 @@ def _methods(node: ast.ClassDef) -> list[tuple[int, FunctionNode]]:
     return [(place, child) for place, child in enumerate(node.body) if isinstance(child, FunctionNode)]
 
 
-def _is_in_place(body: Sequence[ast.stmt], gone: Sequence[int], snippet: Snippet) -> bool:
-    """Whether the statements at `gone` are the block already: together, in its order, with its meaning."""
+def holds_methods(text: str, path: str, class_name: str, source: str) -> bool:
+    """Whether the class has all methods of a block in one place, with their meaning and comments."""
+    document = PythonDocument.parse(text, path)
+    snippet = parse_methods(source, path)
+    index, node = document.find_class(class_name)
+    places = [place for place, child in enumerate(node.body) if member_name(child) in snippet.members]
+    return _is_in_place(document, index, node, places, snippet)
+
+
+def _is_in_place(
+    document: PythonDocument, index: int, owner: ast.ClassDef, gone: Sequence[int], snippet: Snippet
+) -> bool:
+    """Whether the statements at `gone` are the block already: together, in its order, with its meaning and comments."""
     if len(gone) != len(snippet.nodes) or gone[-1] - gone[0] + 1 != len(gone):
         return False
-    return all(same_meaning(body[place], node) for place, node in zip(gone, snippet.nodes, strict=True))
+    nodes = [owner.body[place] for place in gone]
+    if not all(same_meaning(there, node) for there, node in zip(nodes, snippet.nodes, strict=True)):
+        return False
+    chunk = document.chunks[index]
+    above = owner.body[gone[0] - 1].end_lineno if gone[0] else owner.lineno
+    heads, inside = _comments(chunk.code, nodes, above or 0, max(chunk.line, 1))
+    planned, own = _comments(snippet.text, snippet.nodes, 0, 1)
+    # What is above the block's own heading belongs to others.
+    return inside == own and heads[len(heads) - len(planned) :] == planned
+
+
+def _comments(text: str, nodes: Sequence[ast.stmt], above: int, start: int) -> tuple[list[str], list[str]]:
+    """The comments between line `above` and the statements, and those inside; lines of the text count from `start`."""
+    first, last = first_line(nodes[0]), nodes[-1].end_lineno or 0
+    found = [(line + start - 1, comment) for line, comment in comments_at(text).items()]
+    return (
+        [comment for line, comment in found if above < line < first],
+        [comment for line, comment in found if first <= line <= last],
+    )
 
 
 def _with_decorators(document: PythonDocument, snippet: Snippet, name: str, old: FunctionNode) -> Snippet:

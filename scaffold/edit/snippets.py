@@ -146,6 +146,13 @@ def same_meaning(left: ast.AST, right: ast.AST) -> bool:
     return meaning(left) == meaning(right)
 
 
+def comments_at(text: str) -> dict[int, str]:
+    """The comments of a text by their lines, without the `#` and the space after it, which formatters may add."""
+    lines = io.StringIO("".join(line.rstrip("\r\n") + "\n" for line in split_lines(text)))
+    tokens = tokenize.generate_tokens(lines.readline)
+    return {token.start[0]: token.string.lstrip("#").strip() for token in tokens if token.type == tokenize.COMMENT}
+
+
 def attached_comments(snippet: Snippet, statement: ast.stmt) -> list[str]:
     """The comment lines of the block above `statement`, up to the statement before it; blank lines are dropped."""
     lines = split_lines(snippet.text)

@@ -21,6 +21,7 @@ def port_files(port: AnyPort, tree: SourceTree, replace: bool) -> Mapping[str, b
 
     With `replace` the port takes the place of that. Raises `DiagnosticError` where the tree takes no port.
     """
+    from scaffold.plan import Present
     from scaffold.workflow import prepare_port
 
     try:
@@ -29,6 +30,8 @@ def port_files(port: AnyPort, tree: SourceTree, replace: bool) -> Mapping[str, b
         if all(one.code == "VCG520" for one in error.diagnostics):
             return {}
         raise
+    if prepared.plan.present is Present.CHANGED and not replace:
+        return {}
     return {change.path: change.after for change in prepared.package if change.after}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,18 @@ if TYPE_CHECKING:
     from scaffold.plan.methods import Methods
     from scaffold.protocol.profile import ProtocolProfile
     from scaffold.tower import TowerSplit
+
+
+class Present(Enum):
+    """What a class has of the protocol before the edits of a plan."""
+
+    NOTHING = auto()
+    #: Code of others, which only a replacement may swap.
+    FOREIGN = auto()
+    #: A generated port that somebody edited, or that another descriptor or version of the tool gave.
+    CHANGED = auto()
+    #: The port that the descriptor gives.
+    GENERATED = auto()
 
 
 @dataclass(frozen=True)
@@ -42,14 +55,16 @@ class FilePlan:
 class Plan:
     """All intended edits of one descriptor in one tree, plus what the user should know about them.
 
-    `methods` are those of the protocol. `split` is the split of the tower that some of the edits write, None when there
-    is nothing to split; `way` is the way to the encoder that others write, or that an `extraction` makes methods of.
-    `sharding` has the methods that get a parameter for the model's own data parallelism.
+    `methods` are those of the protocol, and `present` says what the class has of them. `split` is the split of the
+    tower that some of the edits write, None when there is nothing to split; `way` is the way to the encoder that others
+    write, or that an `extraction` makes methods of. `sharding` has the methods that get a parameter for the model's own
+    data parallelism.
     """
 
     port: AnyPort
     profile: ProtocolProfile
     methods: Methods
+    present: Present
     files: tuple[FilePlan, ...]
     notes: tuple[Diagnostic, ...] = ()
     facts: tuple[Fact, ...] = ()

@@ -44,7 +44,8 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     """The edits that port `port` into `tree`.
 
     Raises `DiagnosticError`: VCG437 or VCG441 when the protocol cannot express it, VCG42x when an anchor is missing or
-    ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for.
+    ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for. A
+    port of ours in another state (`Present.CHANGED`) is planned as its replacement: who writes asks for `replace`.
     """
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
@@ -58,7 +59,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
         methods = dataclasses.replace(methods, mixin=beside)
     heirs = plan_heirs(port, tree, profile, tower, methods, replace=replace)
-    ported, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
+    ported, present, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [plan_mixin(tree, methods.mixin)] if methods.mixin else []
     files += [
@@ -103,6 +104,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         port,
         profile,
         methods,
+        present,
         tuple(files),
         tuple(notes),
         tuple(facts),

@@ -79,6 +79,70 @@ def test_check_says_what_would_change_and_exits_1(run, small_tree):
     assert contents(small_tree) == before
 
 
+@pytest.mark.parametrize(
+    ("there", "edited"),
+    [
+        ("        # One tile. The manager", "        # The manager"),
+        ("    # -- SupportsEncoderCudaGraph protocol methods --\n\n", ""),
+        ('modalities=["image", "video"],', 'modalities=["image"],'),
+        ("    def get_encoder_cudagraph_config(", "    mine: int = 1\n\n    def get_encoder_cudagraph_config("),
+    ],
+    ids=["comment", "heading", "code", "between"],
+)
+def test_an_edited_port_is_drift(run, ported, there, edited):
+    model = ported / MODEL
+    generated = model.read_text()
+    assert there in generated
+    model.write_text(generated.replace(there, edited, 1))
+    words = ("new", "internvl", "--vllm", ported)
+    before = contents(ported)
+
+    checked, shown, refused = (run(*words, *mode) for mode in (("--check",), ("--diff",), ()))
+
+    assert contents(ported) == before
+    assert (checked.code, shown.code, refused.code) == (1, 0, 5)
+    assert f"To change them: vitcg-scaffold new internvl --vllm {shlex.quote(str(ported))} --replace" in checked.err
+    assert f"+++ b/{MODEL}" in shown.out
+    assert "warning[VCG511]" in checked.err
+    assert "error[VCG511]: the port of InternVLChatModel in the tree is not the one that internvl" in refused.err
+    assert "note: generated is `" in refused.err
+    assert re.search(r"help: `vitcg-scaffold verify internvl .* --as-is` proves the tree's", refused.err)
+    assert run(*words, "--replace", "--allow-dirty").code == 0
+    assert (model.read_text() == generated) is ("mine" not in edited)  # which is nobody's but the user's
+    assert run(*words, "--check").code == 0
+
+
+def test_an_outdated_port_is_drift(run, ported):
+    own = Path("internvl.yaml")
+    shipped = (SHIPPED / "internvl.yaml").read_text()
+    own.write_text(shipped.replace("min: k", "min: 2 * k", 1))
+
+    done = run("new", own, "--vllm", ported, "--check")
+
+    assert done.code == 1
+    assert "warning[VCG511]" in done.err
+
+
+def test_a_look_keeps_no_refused_files(run, small_tree, tmp_path, monkeypatch):
+    from scaffold import verify
+    from scaffold.diagnostics import Diagnostic
+
+    (tmp_path / "t").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    monkeypatch.setattr(verify, "verify_changes", lambda planned: (Diagnostic("VCG604", "no"),))
+
+    for mode, kept in ((["--check"], 0), (["--diff"], 0), ([], 1)):
+        done = run("new", "internvl", "--vllm", small_tree, *mode)
+        assert (done.code, "VCG624" in done.err, len(list((tmp_path / "t").glob("vitcg-refused-*")))) == (6, kept, kept)
+
+
+def test_upstreams_port_is_no_drift(run, release_tree):
+    done = run("new", "internvl", "--vllm", release_tree("0.33.0").root, "--check")
+
+    assert done.code == 5
+    assert "VCG520" in done.err
+
+
 def test_what_a_port_lacks_is_said_last(run, small_tree):
     document = shipped_path("internvl").read_text("utf-8")
     Path("bare.yaml").write_text(document.partition("integration:")[0], "utf-8")

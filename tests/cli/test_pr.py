@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from cli_scene import DOCS, MODEL, TEST
 
+from scaffold import __version__
 from scaffold.descriptor.load import shipped_path
 from scaffold.pull_request import PortChange, ProofOnRecord, describe_change, find_change, pull_request_title
 from scaffold.verify import numeric
@@ -58,6 +60,10 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     assert "- An item has `n` input rows and `n * k` output tokens." in done.out
     assert "- implement SupportsEncoderCudaGraph in InternVLChatModel: `" in done.out
     assert f"pytest {TEST} -k internvl" in done.out
+    assert f"pip install 'vitcg-scaffold[cpu]=={__version__}'\nvitcg-scaffold verify internvl --vllm ." in done.out
+    assert re.search(
+        r"- Size: \d+ lines are added in the package, for 10 methods of the protocol and 4 helpers\.", done.out
+    )
     assert "The numerical proof was not run on these files." in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
     assert "on one GPU (vllm 0.22.0; 2026-01-01)" in done.out
@@ -421,6 +427,32 @@ def test_no_proof_of_these_files_is_said(run, verified, ported):
     assert told() == missing, "the tree has changed"
     other.unlink()
     assert told() != missing
+
+
+def test_an_edited_port_needs_a_proof_of_its_own_bytes(run, verified, ported):
+    model = ported / MODEL
+    model.write_text(model.read_text().replace('modalities=["image", "video"]', 'modalities=["image"]'))
+    as_is = ("--as-is", "--tail", "all")
+
+    refused = run("pr", "internvl", "--vllm", ported)
+    verified(ported, replace(GOOD, passed=False), options=as_is)
+    failed = run("pr", "internvl", "--vllm", ported)
+    verified(ported, GOOD, replace(GOOD, modality="video"), options=as_is)
+    done = run("pr", "internvl", "--vllm", ported)
+
+    for stopped in (refused, failed):
+        assert (stopped.code, stopped.out) == (5, "")
+        assert "error[VCG511]" in stopped.err
+        assert f"verify internvl --vllm {ported} --as-is` proves the tree's" in stopped.err
+    assert done.code == 0, done.err
+    assert f"ok  {RULE}" in done.err
+    assert f"- Edited by hand after it was generated: `{MODEL}` (+1 -1 lines)" in done.out
+    assert "`embed_multimodal` of these files: it does not compare with the tree before the change." in done.out
+    assert "vitcg-scaffold verify internvl --vllm . --as-is --tail all" in done.out
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    assert f"{digest}  {MODEL}" in done.out
+    model.write_text(model.read_text() + "\n")
+    assert run("pr", "internvl", "--vllm", ported).code == 5
 
 
 def test_what_was_not_run_is_named(run, verified, ported):

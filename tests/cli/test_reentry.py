@@ -109,6 +109,7 @@ def test_a_look_at_it_is_free(run, release_tree):
         assert "deepseek_ocr2.yaml:4:9: info[VCG466]: " in done.err
         assert "vitcg_adapters.v0_30.deepseek_ocr2" in done.err
         assert MIXIN in done.out
+        assert done.err.splitlines()[-1].startswith("`new` writes no such port into a tree (VCG466)")
 
 
 def test_a_fork_gets_it_when_asked(run, release_tree, tmp_path):

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from cli_scene import MODEL
 
 from scaffold.verify.numeric import NumericReport, Property, installed, runner
 from scaffold.verify.numeric.reports import Check
@@ -107,6 +108,35 @@ def test_a_tree_that_does_not_run_refutes_no_port(run, small_tree, monkeypatch, 
     done = run("verify", "internvl", "--vllm", small_tree)
     assert (done.code, f"error[{said}]" in done.err) == (code, True)
     assert ("pip install 'vitcg-scaffold[cpu]'" in done.err) == (code == 4)
+
+
+@pytest.mark.trees
+def test_a_tree_with_another_state_of_the_port_is_refused(run, ported, monkeypatch, no_gpu):
+    """What would run is the generated port, and not what is there."""
+    lab(monkeypatch, runner._Child, SMALL)
+    assert run("verify", "internvl", "--vllm", ported).code == 0
+    model = ported / MODEL
+    model.write_text(model.read_text().replace('modalities=["image", "video"]', 'modalities=["image"]'))
+
+    done, own = (run("verify", "internvl", "--vllm", ported, *more) for more in ((), ("--as-is",)))
+
+    assert (done.code, done.out) == (5, "")
+    assert "error[VCG511]: the port of InternVLChatModel in the tree is not the one that internvl" in done.err
+    assert 'note: the tree has `modalities=["image"],`' in done.err
+    assert "--as-is` proves the tree's" in done.err
+    assert own.code == 0
+
+
+@pytest.mark.trees
+def test_a_port_of_somebody_else_is_said_not_to_run(run, release_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL)
+    release_tree("0.33.0")
+
+    done = run("verify", "internvl", "--vllm", "0.33.0")
+
+    assert done.code == 0
+    assert "the generated one takes its place" in done.err
+    assert "For the tree's own: vitcg-scaffold verify internvl --vllm 0.33.0 --as-is" in done.err
 
 
 @pytest.mark.trees

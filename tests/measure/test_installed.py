@@ -12,6 +12,7 @@ from scaffold.workflow import load_port
 
 pytestmark = pytest.mark.trees
 MODEL = "vllm/model_executor/models/llava.py"
+GEMMA = "vllm/model_executor/models/gemma3_mm.py"
 
 
 def test_a_model_without_an_implementation_gets_the_port(release_tree):
@@ -25,7 +26,10 @@ def test_an_implementation_is_measured_unless_the_port_replaces_it(release_tree)
     tree = release_tree("0.33.0")
 
     assert port_files(load_port("gemma3_mm"), tree, replace=False) == {}
-    assert "vllm/model_executor/models/gemma3_mm.py" in port_files(load_port("gemma3_mm"), tree, replace=True)
+    made = port_files(load_port("gemma3_mm"), tree, replace=True)
+    assert GEMMA in made
+    edited = tree.with_files({GEMMA: made[GEMMA].replace(b'modalities=["image"]', b"modalities=[]")})
+    assert port_files(load_port("gemma3_mm"), edited, replace=False) == {}
 
 
 @pytest.mark.parametrize(("name", "said"), [("llava", "the port of llava"), ("gemma3_mm", "the implementation")])

@@ -119,7 +119,11 @@ def test_a_descriptor_that_is_gone_is_an_error_of_the_manifest(arguments, scene:
     """As the message says, its name goes from the manifest and its files from the folder."""
     other = scene.descriptor.with_name("other.yaml")
     other.write_text(_of_another_architecture(scene), "utf-8")
-    assert scene.regen(str(other)).exit == 0
+    added = scene.regen(str(other))
+    assert added.exit == 0
+    (counts,) = re.findall(r"\d+ files from 1 descriptor \(the folder has (\d+ from 2)\)", added.out)
+    checked = scene.regen("--check").out
+    assert checked.startswith(f"checked {counts.replace(' from', ' files from')} descriptors")
     assert "vitcg_adapters/v0_30/other.py" in scene.content()
     other.unlink()
 

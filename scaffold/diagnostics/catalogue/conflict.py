@@ -67,8 +67,11 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG511",
         "the tree does not hold the generated port",
-        "`pr` describes what `new` wrote. Here `new` would still change something: it never ran, the descriptor or "
-        "the tool has changed since, or somebody edited the files. Run `new`, then `pr` again.",
+        "`pr` describes what `new` wrote, and `verify` proves it. Here `new` would still change something: it never "
+        "ran, the descriptor or the tool has changed since, or somebody edited the files.\n\nA port of which a third "
+        "of the methods is the generated one counts as an edited or an earlier port. `new` does not write over it "
+        "without --replace, and `new --check` exits with 1. The note has the first line that differs. To keep an edit, "
+        "prove the tree's own code with `verify --as-is`. To drop it, use git, or `new --replace`.",
     ),
     Code(
         "VCG512",
