@@ -93,7 +93,7 @@ def reach(place: str) -> str:
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
         f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
         f"for {alone} of them `init --yes` alone is enough. A tree takes [the {once} that run no "
-        f"code of the model twice]({place}reach.md). The others are [for adapters]({place}concepts.md#the-cut)."
+        f"code of the model twice]({place}reach.md). The others are [for adapters]({place}own-adapters.md)."
     )
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 

@@ -124,6 +124,7 @@ class Examination:
             "active": self.active,
             "vllm": None if self.path is None else {"release": self.release, "path": self.path},
             "supported": supported_releases(),
+            "adapters": adapters_folder(),
             "generation": self.generation,
             "disabled": self.controls.disabled,
             "mode": self.controls.mode,
@@ -139,6 +140,11 @@ class Examination:
             ],
             "notes": [{"code": note.code, "message": note.message, "help": note.help} for note in self.notes],
         }
+
+
+def adapters_folder() -> str:
+    """Where the plugin's adapters come from: the first package of their name on Python's path."""
+    return str(Path(str(vitcg_adapters.__file__)).parent)
 
 
 def examine(environ: Mapping[str, str]) -> Examination:

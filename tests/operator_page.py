@@ -38,6 +38,12 @@ def serve_commands() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def own_adapter_commands() -> list[str]:
+    """The lines of the page on adapters of your own, in their order."""
+    page = PAGE.with_name("own-adapters.md")
+    return re.findall(r"^\$ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def measuring_commands() -> list[str]:
     """Those of any guide that measure or read a measurement."""
     return [line for page in GUIDES for line in commands(page) if line.split()[:2] in MEASURING]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from scaffold.cli.console import Console
 from scaffold.cli.differences import show_differences
 from scaffold.cli.options import command_line
 from scaffold.cli.place import name_undo
+from scaffold.cli.reentry import SERVING
 from scaffold.diagnostics import Exit
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ def generate_adapters(
         console.note(f"Proven statically only. For the numerical proof: {how}")
         if descriptors:
             tree = command_line("plan", one, "--vllm", "TREE")
-            console.note(f"These are adapters for the plugin. What a vLLM tree gets of it: {tree}")
+            path = shlex.quote(str(folder.resolve()))
+            console.note(f"These are adapters for the plugin. vLLM finds them with PYTHONPATH={path} ({SERVING})")
+            console.note(f"What a vLLM tree gets of it: {tree}")
         name_undo(console, str(folder))
 
 

@@ -110,7 +110,8 @@ class Console:
             return
         from scaffold.report import render_diagnostics
 
-        text = render_diagnostics(self._held, format=self.output_format, exit_code=exit_code)
+        folder = _below_workspace(os.environ.get("GITHUB_WORKSPACE"))
+        text = render_diagnostics(self._held, format=self.output_format, exit_code=exit_code, folder=folder)
         click.echo(_encode(text), err=self._stdout_taken, nl=False)
 
     def _read_source(self, file: str) -> str | None:
@@ -174,6 +175,14 @@ class _Counter:
 def _encode(text: str) -> bytes:
     """UTF-8. A file name that is no text appears as its escape."""
     return text.encode("utf-8", "backslashreplace")
+
+
+def _below_workspace(workspace: str | None) -> str:
+    """The current folder from the root of the repository that a job of GitHub checked out; "" where there is no job."""
+    try:
+        return Path.cwd().relative_to(Path(workspace).resolve()).as_posix() if workspace else ""
+    except (OSError, ValueError):  # the folder is gone, or elsewhere
+        return ""
 
 
 def _is_in(file: str, name: str) -> bool:

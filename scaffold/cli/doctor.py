@@ -42,6 +42,8 @@ def command(console: Console, as_json: bool) -> None:
 
 
 def _show(console: Console, found: Examination) -> None:
+    from scaffold.doctor import adapters_folder
+
     controls = found.controls
     if found.path is None:
         console.result("vLLM        not installed in this Python environment")
@@ -49,6 +51,7 @@ def _show(console: Console, found: Examination) -> None:
         console.result(f"vLLM        {found.release or 'of unknown version'} ({found.path})")
     console.result(f"protocol    {found.generation or '-'}")
     console.result(f"plugin      {_state(found)}")
+    console.result(f"adapters    {adapters_folder()}")
     if controls.models:
         console.result(f"only        {', '.join(sorted(controls.models))}")
     if found.options:

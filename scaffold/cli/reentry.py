@@ -21,6 +21,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _CODE = "VCG466"
 #: Where `new` makes adapters, as it does without the option.
 _FOLDER = "generated"
+#: The page that says how vLLM finds an adapter.
+SERVING = "docs/own-adapters.md"
 
 
 def reenter_option(text: str) -> Callable[[_Command], _Command]:
@@ -68,7 +70,10 @@ def _instead(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[str]) 
         serves = f"the plugin serves this model by its adapter, {module}: our manager needs no second run"
     else:
         verify, make = adapter_commands(port, plan, descriptor, target)
-        serves = f"the plugin serves it without a second run: `{verify}` proves that, `{make}` makes the adapter"
+        serves = (
+            f"the plugin serves it without a second run: `{verify}` proves that, `{make}` makes the adapter, and vLLM "
+            f"finds it with PYTHONPATH={_FOLDER} ({SERVING})"
+        )
     return f"{serves}. `new` with --reenter writes the port all the same, for a fork of vLLM"
 
 

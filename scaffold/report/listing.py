@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from scaffold.diagnostics import Diagnostic, Span
 from scaffold.report.plain import one_line
@@ -14,6 +16,14 @@ Sources = Callable[[str], "str | None"]
 def by_place(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Sort by file and line. Diagnostics without a place come first; equals keep their order."""
     return sorted(diagnostics, key=lambda diagnostic: diagnostic.span or Span("", 1, 1, 1, 1))
+
+
+def in_repository(diagnostic: Diagnostic, folder: str) -> Diagnostic:
+    """The diagnostic with its file's name from the root of the repository, where names are from `folder` below it."""
+    span = diagnostic.span
+    if span is None or not span.file:
+        return diagnostic
+    return replace(diagnostic, span=replace(span, file=posixpath.normpath(posixpath.join(folder, span.file))))
 
 
 def plain_text(diagnostic: Diagnostic) -> str:

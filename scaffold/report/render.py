@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaffold.diagnostics import Diagnostic
-from scaffold.report.listing import Sources
+from scaffold.report.listing import Sources, in_repository
 
 #: Names of the formats, the default first.
 FORMATS = ("text", "json", "github", "sarif")
@@ -19,18 +19,23 @@ def render_diagnostics(
     sources: Sources | None = None,
     exit_code: int | None = None,
     more: bool = False,
+    folder: str = "",
 ) -> str:
     """All diagnostics in one format. The text ends with a newline unless it is empty.
 
     `color` matters for `text` only. `sources` gives the text of a file for source lines, and gets at most one call per
     file. `exit_code` is that of the process, which JSON reports, if it does not follow from the diagnostics. With
-    `more`, others follow in this run, and text has no line that counts them. Raises `ValueError` for an unknown format.
+    `more`, others follow in this run, and text has no line that counts them. `folder` is where the command ran, below
+    the root of the repository: GitHub finds the files of annotations and alerts from there alone. Raises `ValueError`
+    for an unknown format.
     """
     listed = list(diagnostics)
     if format == "text":
         from scaffold.report.text import render_text
 
         return render_text(listed, color=color, sources=sources or (lambda _: None), more=more)
+    if format in ("github", "sarif"):
+        listed = [in_repository(diagnostic, folder) for diagnostic in listed]
     if format == "github":
         from scaffold.report.github import render_github
 

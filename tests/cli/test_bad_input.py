@@ -466,3 +466,14 @@ def test_refused_files_that_cannot_be_kept(run, small_tree, monkeypatch):
 
     assert done.code == 6
     assert "could not be kept: [Errno 28] No space left on device" in done.err
+
+
+@pytest.mark.parametrize(("workspace", "file"), [(None, "m.yaml"), (".", "here/m.yaml"), ("elsewhere", "m.yaml")])
+def test_annotations_have_names_from_the_root_of_the_repository(run, tmp_path, monkeypatch, workspace, file):
+    """The runner looks for a file there, wherever the command ran."""
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    if workspace is not None:
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / workspace))
+    Path("m.yaml").write_text("schema: 1\n", "utf-8")
+
+    assert f"::error file={file},line=1," in run("validate", "./m.yaml", "--format", "github").out

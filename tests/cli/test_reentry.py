@@ -56,6 +56,7 @@ def test_an_own_descriptor_gets_commands_that_work(run, release_tree, draft):
     made = run(*commands[1])
     assert made.code == 0
     assert Path("generated/vitcg_adapters/v0_30/mine.py").is_file()
+    assert f"vLLM finds them with PYTHONPATH={Path('generated').resolve()} (docs/own-adapters.md" in made.err
     assert "What a vLLM tree gets of it: vitcg-scaffold plan mine.yaml --vllm TREE" in made.err
 
 

@@ -47,7 +47,8 @@ def program(folder: Path) -> dict[str, str]:
 
 
 def test_the_page_has_one_example_of_each_kind() -> None:
-    assert list(EXAMPLES) == [".pre-commit-config.yaml", ".github/workflows/ports.yml", ".github/workflows/alerts.yml"]
+    workflows = [f".github/workflows/{name}.yml" for name in ("ports", "drift", "alerts")]
+    assert list(EXAMPLES) == [".pre-commit-config.yaml", *workflows]
 
 
 def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> None:
@@ -109,6 +110,27 @@ def test_alerts_are_written_and_then_the_job_fails(repository: Path, tmp_path: P
     assert steps[-1] == {"if": "steps.validate.outcome == 'failure'", "run": "exit 1"}
 
 
+@pytest.mark.trees
+def test_the_job_for_drift_fails_beside_a_missing_port(repository: Path, release_tree: Any, tmp_path: Path) -> None:
+    """The action's own shell, below a workspace that holds this repository: names are from the workspace."""
+    steps = yaml.safe_load(EXAMPLES[".github/workflows/drift.yml"])["jobs"]["drift"]["steps"]
+    action = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"][-1]
+    (repository / steps[1]["with"]["path"]).symlink_to(release_tree("0.22.0").root)
+    environment = program(tmp_path / "bin") | {"COMMAND": steps[2]["with"]["command"]}
+
+    def run() -> tuple[int, str]:
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", action["run"]]  # as a runner calls it
+        done = subprocess.run(shell, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run()
+    assert (code, "would change" in said) == (1, True), said
+    (repository / "descriptors/mymodel.yaml").write_text("schema: 1\n")
+    environment["GITHUB_WORKSPACE"] = str(tmp_path)
+    code, said = run()
+    assert (code, "::error file=repository/descriptors/mymodel.yaml,line=1" in said) == (3, True), said
+
+
 def lint(home: Path) -> str:
     """What actionlint says of the workflows of a repository."""
     linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -127,11 +149,11 @@ def test_workflows_are_right_to_actionlint(repository: Path) -> None:
     folder.mkdir(parents=True)
     texts = {path.name: path.read_text() for path in WORKFLOWS}
     texts |= {Path(name).name: text for name, text in EXAMPLES.items() if "workflows" in name}
-    assert len(texts) == len(WORKFLOWS) + 2
+    assert len(texts) == len(WORKFLOWS) + 3
     (step,) = re.findall(r"^```yaml\n(- uses: .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     frame = "on: push\njobs:\n  ports:\n    runs-on: ubuntu-latest\n    steps:\n"
     texts["readme.yml"] = frame + textwrap.indent(step, " " * 6)
-    assert texts["ports.yml"].count("OWNER/vitcg-scaffold@v0") == 2
+    assert texts["ports.yml"].count("OWNER/vitcg-scaffold@v0") == 3
     for name, text in texts.items():
         (folder / name).write_text(text.replace("OWNER/vitcg-scaffold@v0", "./"))
     assert lint(repository) == ""

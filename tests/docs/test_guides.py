@@ -40,6 +40,7 @@ SLOW = {"docs/fix.md", "docs/verify.md"}
 ELSEWHERE = {
     *operator_page.commands(),
     *operator_page.serve_commands(),
+    *operator_page.own_adapter_commands(),
     *operator_page.measuring_commands(),
     *(
         step.command

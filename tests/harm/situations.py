@@ -877,10 +877,17 @@ def run_all_with(wanted: list[Situation], model: str, release: str) -> dict[str,
 
 
 def in_a_fork(action: Callable[[], Facts]) -> Facts:
+    """A process that ends so leaves what it removes at its end: its temporary folder is one of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _in_a_fork(action, folder)
+
+
+def _in_a_fork(action: Callable[[], Facts], folder: str) -> Facts:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
+        tempfile.tempdir = folder
         try:
             text = json.dumps(action()).encode()
             with os.fdopen(write, "wb") as pipe:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import textwrap
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -412,3 +414,22 @@ def test_the_parent_imports_no_torch() -> None:
 
     code = "import sys, scaffold.verify.numeric; sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.lab
+def test_a_torchaudio_that_does_not_load_is_not_there(tmp_path: Path) -> None:
+    """`pip install '.[cpu]'` may bring one for CUDA, which transformers imports where it finds it."""
+    (tmp_path / "torchaudio.py").write_text("raise OSError('Could not load _torchaudio.abi3.so')\n")
+    code = f"""
+        from pathlib import Path
+        from scaffold.verify.numeric.cpu_imports import prepare
+        prepare(Path({str(tmp_path)!r}), None)
+        from importlib.util import find_spec
+        assert find_spec("torchaudio") is find_spec("torchcodec") is None
+    """
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -134,6 +135,39 @@ def test_the_folder_goes_with_the_process_that_named_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_removes_what_killed_servers_left(tmp_path):
+    """And nothing that a worker still writes, that is new, or that is no folder of ours."""
+    write = (
+        "import os, signal; from scaffold.runtime import Stats; from scaffold.runtime.vllm import metrics\n"
+        "metrics.show_workers(); metrics.write(Stats(), False, {}); print(flush=True)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    killed = subprocess.run(
+        [sys.executable, "-c", f"{write}os.kill(os.getpid(), signal.SIGKILL)"], env=env, check=False
+    )
+    (left,) = tmp_path.iterdir()
+    lives = subprocess.Popen(
+        [sys.executable, "-c", f"{write}input()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        lives.stdout.readline()
+        metrics.remove_left_over(tmp_path)
+        (served,) = set(tmp_path.iterdir()) - {left}
+        elsewhere, link = tmp_path / "elsewhere", tmp_path / "vitcg-metrics-link"
+        elsewhere.mkdir()
+        link.symlink_to(elsewhere)
+        for folder in (left, served):
+            os.utime(folder, (0, 0))
+        os.utime(link, (0, 0), follow_symlinks=False)
+
+        metrics.remove_left_over(tmp_path)
+        assert killed.returncode == -signal.SIGKILL
+        assert set(tmp_path.iterdir()) == {served, elsewhere, link}
+    finally:
+        lives.communicate(b"\n")
+    assert set(tmp_path.iterdir()) == {elsewhere, link}
 
 
 # -- the manager

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -102,6 +103,28 @@ def test_a_command_of_the_tool_runs(manager_faults, tmp_path, command, said):
 
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+@needs_wheel
+def test_the_plugin_finds_an_adapter_of_your_own(tmp_path):
+    """The page's own lines, with a descriptor of a model that no shipped one is for."""
+    shutil.copy(ROOT / "tests/drafts/blip2.yaml", tmp_path / "mymodel.yaml")
+    env = cpu_wheel.environment(tmp_path)
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+
+    done = subprocess.run(
+        ["bash", "-c", " && ".join(operator_page.own_adapter_commands())],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"\nadapters    {tmp_path}/generated/vitcg_adapters\n" in done.stdout
+    served = {words[0]: words[1:] for line in done.stdout.splitlines() if (words := line.split())}
+    assert served["Blip2ForConditionalGeneration"] == served["Qwen2VLForConditionalGeneration"] == ["adapter", "ours"]
 
 
 def test_every_command_of_the_tool_is_run():

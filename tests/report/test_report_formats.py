@@ -210,6 +210,24 @@ def test_github_values_are_escaped() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "folder", "name"),
+    [
+        ("./vllm/a.py", "", "vllm/a.py"),
+        ("m.yaml", ".", "m.yaml"),
+        ("./vllm/a.py", "ports/own", "ports/own/vllm/a.py"),
+        ("../m.yaml", "ports", "m.yaml"),
+        ("/a/m.yaml", "ports", "/a/m.yaml"),
+    ],
+)
+def test_github_gets_names_from_the_root_of_the_repository(file: str, folder: str, name: str) -> None:
+    found = Diagnostic("VCG101", "m", Span(file, 1, 1, 1, 2))
+    assert f" file={name}," in render_diagnostics([found], format="github", folder=folder)
+    uri = f"file://{name}" if name.startswith("/") else name
+    assert f'"uri": "{uri}"' in render_diagnostics([found], format="sarif", folder=folder)
+    assert f'"file": "{file}"' in render_diagnostics([found], format="json", folder=folder)
+
+
 #: The part of the SARIF 2.1.0 schema that a log of ours uses, written from the specification (section 3).
 _SARIF = {
     "type": "object",

@@ -88,8 +88,9 @@ CODES: tuple[Code, ...] = (
         "encoder gets, and to assemble its features. That costs time on the host, and nobody merges such a port. "
         "So `new` and `pr` refuse it, where `plan` and `new --diff` show it with a note. The message says why the port "
         "has no other form; where the model's code of this release is the reason, a note has its line. The plugin's "
-        "adapter has the same methods and costs no second run, because our manager replays inside the first. For a "
-        "fork of vLLM, `new --reenter` writes the port all the same.",
+        "adapter has the same methods and costs no second run, because our manager replays inside the first. vLLM "
+        "finds an adapter of your own on Python's path: docs/own-adapters.md. For a fork of "
+        "vLLM, `new --reenter` writes the port all the same.",
     ),
     Code(
         "VCG646",

