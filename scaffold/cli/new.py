@@ -158,7 +158,7 @@ def command(
         options += ["--into", str(into)] if into is not None else []
         _require_nothing(console, prepared, command_line("new", descriptor, *words, *options))
     else:
-        run = partial(_verify_run, descriptor, vllm, package)
+        run = partial(_next_run, descriptor, vllm, package)
         _publish(console, run, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)
         _name_missing(console, prepared)
 
@@ -175,14 +175,14 @@ def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPo
         console.note(f"The port that goes may need a few lines only ({', '.join(names)}). To see them: {run}")
 
 
-def _verify_run(descriptor: str, vllm: str, package: str | None, label: str) -> str:
-    """The numerical proof of what was written to the tree `label`, as a command."""
-    return command_line("verify", descriptor, *target_words(label if package is None else vllm, package))
+def _next_run(descriptor: str, vllm: str, package: str | None, command: str, label: str) -> str:
+    """A command for what was written to the tree `label`."""
+    return command_line(command, descriptor, *target_words(label if package is None else vllm, package))
 
 
 def _publish(
     console: Console,
-    run: Callable[[str], str],
+    run: Callable[[str, str], str],
     target: Target,
     place: Place,
     prepared: PreparedPort,
@@ -199,7 +199,11 @@ def _publish(
     _summarise(console, prepared, "changed")
     if prepared.changed:
         if unproven:
-            console.note(f"Proven statically only: {unproven}. To prove it numerically: {run(label)}")
+            console.note(f"Proven statically only: {unproven}. To prove it numerically: {run('verify', label)}")
+        else:
+            console.note(f"Next, the whole numerical proof: {run('verify', label)}")
+        if place.tree.package is None:
+            console.note(f"Then the text of a pull request: {run('pr', label)}")
         name_undo(console, label)
 
 

@@ -13,6 +13,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import (
+    command_line,
     descriptor_argument,
     examples,
     open_target,
@@ -95,7 +96,7 @@ def _show(
     replace: bool,
     verbose: bool,
 ) -> None:
-    from scaffold.plan import plan_changes
+    from scaffold.plan import Present, plan_changes
     from scaffold.protocol import read_protocol
 
     profile = read_protocol(tree)
@@ -112,6 +113,12 @@ def _show(
         for edit in file.edits:
             console.result(f"  - {_describe(edit)}")
     say_unwritten(console, plan)
+    if not plan.reenters:
+        changed = plan.present is Present.CHANGED  # `verify` refuses this tree before it has the generated port
+        prove = command_line("verify", descriptor, *words)
+        write = command_line("new", descriptor, *words, *(["--replace"] if replace or changed else []))
+        first, second = (write, prove) if changed else (prove, write)
+        console.note(f"Next: `{first}`, then `{second}`")
 
 
 def _describe(edit: Edit) -> str:

@@ -152,7 +152,7 @@ def _is_in_place(
     above = owner.body[gone[0] - 1].end_lineno if gone[0] else owner.lineno
     heads, inside = _comments(chunk.code, nodes, above or 0, max(chunk.line, 1))
     planned, own = _comments(snippet.text, snippet.nodes, 0, 1)
-    # What is above the block's own heading belongs to others.
+    # Comments above the block's own heading belong to others.
     return inside == own and heads[len(heads) - len(planned) :] == planned
 
 

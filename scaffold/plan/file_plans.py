@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Present(Enum):
-    """What a class has of the protocol before the edits of a plan."""
+    """The implementation of the protocol that a class has before the edits of a plan."""
 
     NOTHING = auto()
     #: Code of others, which only a replacement may swap.

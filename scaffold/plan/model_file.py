@@ -1,7 +1,7 @@
 """The model file of a port: the protocol's methods in its class, and what they need and no longer need.
 
-An implementation that is there already is recognised by meaning: a second run of ours changes nothing, and one of which
-much is ours is ours in another state. One that was written by hand goes with `replace` only.
+An implementation that is there already is recognised by meaning: a second run of ours changes nothing. Where a
+third of its methods are ours, it is our port in another state. One by hand goes with `replace` only.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def plan_model(
 
 
 def _present(tree: SourceTree, model: ModelAnchor, source: str) -> Present:
-    """What the class has of the methods in `source`.
+    """The implementation that the class has, compared with the methods in `source`.
 
-    A part of our methods stays, whatever somebody edits. Of the 35 ports of 0.30 and 0.33 by hand that a shipped
-    descriptor meets, none has a single method with the meaning of ours.
+    A part of our methods stays, whatever somebody edits. In 0.30 and 0.33 shipped descriptors meet 35 ports by hand:
+    none has a single method with the meaning of ours.
     """
     if not model.protocol_methods:
         return Present.NOTHING

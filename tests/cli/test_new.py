@@ -104,6 +104,11 @@ def test_an_edited_port_is_drift(run, ported, there, edited):
     assert f"To change them: vitcg-scaffold new internvl --vllm {shlex.quote(str(ported))} --replace" in checked.err
     assert f"+++ b/{MODEL}" in shown.out
     assert "warning[VCG511]" in checked.err
+    tree = shlex.quote(str(ported))
+    steps = (
+        f"`vitcg-scaffold new internvl --vllm {tree} --replace`, then `vitcg-scaffold verify internvl --vllm {tree}`"
+    )
+    assert run("plan", "internvl", "--vllm", ported).err.endswith(f"Next: {steps}\n")
     assert "error[VCG511]: the port of InternVLChatModel in the tree is not the one that internvl" in refused.err
     assert "note: generated is `" in refused.err
     assert re.search(r"help: `vitcg-scaffold verify internvl .* --as-is` proves the tree's", refused.err)
@@ -261,6 +266,7 @@ def test_working_copy_of_a_whole_release(run, release_tree, tmp_path):
     assert first.err.endswith("Undo with: vitcg-scaffold revert vllm-0.22.0\n")
     run_it = "To prove it numerically: vitcg-scaffold verify internvl --vllm vllm-0.22.0\n"
     assert f"Proven statically only: --static was given. {run_it}" in first.err
+    assert "Then the text of a pull request: vitcg-scaffold pr internvl --vllm vllm-0.22.0\n" in first.err
     # The same line again uses the copy and finds nothing to do.
     second = run("new", "internvl", "--vllm", "0.22.0")  # which proves nothing anew
     assert (second.code, second.out.count("unchanged")) == (0, 4)
