@@ -41,7 +41,7 @@ SAYS = {
     "GLM4VForCausalLM": "return self.transformer.vision(pixel_values.to(dtype=self.config.dtype))",
     # A conversion of the pixels whose argument is long gets a line of its own.
     "OpenVLAForActionPrediction": "return self.projector(self.vision_backbone(pixel_values))",
-    "ModernVBertModel": 'torch.stack(tuple(mm_kwargs["pixel_values"])).flatten(0, -4)',
+    "ModernVBertModel": 'torch.stack(list(mm_kwargs["pixel_values"])).flatten(0, -4)',
     "Eagle2_5_VLForConditionalGeneration": "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)",
     "DeepseekVLV2ForCausalLM": 'batch_mm_kwargs["images_spatial_crop"], features',
     "Ovis": 'image_input["indicator_tokens"],',
