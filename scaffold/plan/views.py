@@ -316,7 +316,7 @@ class UnitsView(View):
         if self.sized:
             return pixels
         whole = f".flatten(0, -{self.pixel_axes + 1})" if self.single and self.regroups else ""
-        return Code(f"torch.{'stack' if self.single else 'cat'}(tuple({pixels})){whole}")
+        return Code(f"torch.{'stack' if self.single else 'cat'}(list({pixels})){whole}")
 
     @property
     def total(self) -> Code:
@@ -361,11 +361,6 @@ class LayersView(View):
     @property
     def padding_logics(self) -> dict[str, str]:
         return {self.offsets: "self._pad_cu_seqlens"}
-
-    @property
-    def is_batched(self) -> Code:
-        """Whether an input `key` has an entry for each item."""
-        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
 
 
 @dataclass(frozen=True)

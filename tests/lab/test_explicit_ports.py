@@ -17,7 +17,7 @@ RELEASE = "0.33.0"
 #: Replays of each model at least.
 MODELS = {"deepseek_vl2": 60, "llava": 60, "llava_next": 70, "paligemma": 60}
 
-PIXELS, REPLAY = 'tuple(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
+PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
 
 @pytest.mark.parametrize("name", MODELS)
