@@ -133,7 +133,7 @@ def command(
     except RefusedResult as error:
         if mode is None:
             raise
-        raise DiagnosticError(error.diagnostics) from None  # the refused files are kept by a run that writes alone
+        raise DiagnosticError(error.diagnostics) from None  # only a run that writes keeps the refused files
     if replace and package is None:
         _name_fix(console, descriptor, vllm, prepared, place)
     words = target_words(vllm, package)
