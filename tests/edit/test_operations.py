@@ -635,6 +635,30 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
     ),
     Case("there already", PutMethods("A", BLOCK), HEAD + "\n" + INDENTED, None),
     Case(
+        "there already with other comments: the planned ones",
+        PutMethods("A", "# -- f --\n\ndef f(self):\n    # one\n    return 1\n"),
+        HEAD + "\n    # -- f --\n\n    def f(self):\n        # two\n        return 1\n",
+        HEAD + "\n    # -- f --\n\n    def f(self):\n        # one\n        return 1\n",
+    ),
+    Case(
+        "there already without its heading",
+        PutMethods("A", "# -- f --\n\ndef f(self): ..."),
+        HEAD + "\n    def f(self): ...\n",
+        HEAD + "\n    # -- f --\n\n    def f(self): ...\n",
+    ),
+    Case(
+        "there already below a comment of others",
+        PutMethods("A", "# -- f --\n\ndef f(self):\n    #one\n    return 1\n"),
+        HEAD + "\n    # end of x\n\n    # -- f --\n\n    def f(self):\n        # one\n        return 1\n",
+        None,
+    ),
+    Case(
+        "there in another meaning, named in remove",
+        PutMethods("A", "def f(self): ...\ndef g(self): ...", remove=("f",)),
+        HEAD + "\n    def f(self): pass\n\n    def g(self): ...\n",
+        HEAD + "\n    def f(self): ...\n    def g(self): ...\n",
+    ),
+    Case(
         "there already, named in remove",
         PutMethods("A", BLOCK, remove=("f", "g")),
         HEAD + "\n" + INDENTED + OTHER,

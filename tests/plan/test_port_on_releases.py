@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from scaffold.descriptor.load import shipped_names
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
+from scaffold.plan import Present
 from scaffold.protocol import SourceTree, open_tree
 from scaffold.verify.style import check_style, is_formatted
-from scaffold.workflow import PreparedPort, load_port, prepare_port
+from scaffold.workflow import PreparedPort, find_drift, load_port, prepare_port
 
 MODEL = "vllm/model_executor/models/internvl.py"
 STEP3 = "vllm/model_executor/models/step3_vl.py"
@@ -137,6 +138,30 @@ def test_hand_written_implementation_is_not_touched_unasked(release_tree):
     assert diagnostic.span is not None
     assert diagnostic.span.file.endswith(MODEL)
     assert "--replace" in (diagnostic.help or "")
+
+
+def test_a_port_of_ours_is_known_in_another_state(release_tree):
+    """After an edit of code or of a comment. A port by hand is none."""
+    tree, port = release_tree("0.22.0"), load_port("internvl")
+    generated = prepare_port(port, tree).changed[0]
+
+    def state(edit: Callable[[bytes], bytes]) -> PreparedPort:
+        return prepare_port(port, tree.with_files({generated.path: edit(generated.after or b"")}))
+
+    same = state(lambda text: text)
+    comment = state(lambda text: text.replace(b"# One tile. ", b"# One. "))
+    code = state(lambda text: text.replace(b'modalities=["image", "video"]', b'modalities=["image"]'))
+    found = [one.plan.present for one in (same, comment, code)]
+    assert found == [Present.GENERATED, Present.CHANGED, Present.CHANGED]
+    assert find_drift(same, tree) is None
+    for one in (comment, code):
+        assert one.changed[0].after == generated.after
+    drift = find_drift(code, tree)
+    assert drift is not None
+    assert drift.notes == ('the tree has `modalities=["image"],`', 'generated is `modalities=["image", "video"],`')
+    by_hand = prepare_port(port, release_tree("0.33.0"), replace=True)
+    assert by_hand.plan.present is Present.FOREIGN
+    assert find_drift(by_hand, tree) is None
 
 
 def test_replacing_removes_the_helpers_that_only_the_old_methods_used(release_tree):
