@@ -71,7 +71,8 @@ def pages() -> list[Page]:
         same way; with the bare bounds of the model every call would run eager.""",
         "## Start-up",
         """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later
-        run on an H100 has today's.""",
+        run on an H100 has today's graphs. Neither has tuned towers: [the page of operators](../operators.md) has the
+        memory with the defaults.""",
         starts(),
         "## Memory",
         *memory_of_graphs(),
@@ -123,7 +124,8 @@ def memory_of_graphs() -> Iterator[str]:
     )  # fmt: skip
     yield f"""All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
     recorded kernels and its metadata take. For these, for metadata of sizes and for interpolated positions start-up
-    holds {held:.0f} MiB ([how](../promises.md#memory)); nothing of ours takes more later."""
+    holds {held:.0f} MiB ([how](../promises.md#memory)); nothing of ours takes more later. These numbers are from the
+    earlier run on the H200."""
     yield sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 

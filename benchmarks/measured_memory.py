@@ -41,10 +41,11 @@ def memory() -> Page:
         {settings["margin_mib"]} MiB. Without [its bound](../promises.md#memory) the same manager ran out of memory: the
         check can fail.""",
         table(HEAD, [line(name, engines[name]) for name in ENGINES]),
-        f"""Our graphs took {begin["device_mib"]} MiB at start-up, with what they share. The {more} graphs that were
-        captured later took {one:.1f} MiB each, from the {begin["held_mib"]} MiB that start-up had held for them and for
-        metadata. vLLM's estimate has these MiB, too. [Another page](manager.md#memory) has the memory of one more graph
-        for other models.""",
+        f"""The engine batches {settings["tokens"]} tokens, so its graphs are larger than those on [the page of
+        operators](../operators.md). Our graphs took {begin["device_mib"]} MiB at start-up, with what they share. The
+        {more} graphs that were captured later took {one:.1f} MiB each, from the {begin["held_mib"]} MiB that start-up
+        had held for them and for metadata. vLLM's estimate has these MiB, too. [Another page](manager.md#memory) has
+        the memory of one more graph for other models.""",
         """Ten times on the way the manager captured what it wanted, as an idle worker would. In all engines the
         estimate has the decoder's graphs, too. Weights are random and of real sizes.""",
     )

@@ -287,9 +287,10 @@ def memory_for_operators() -> Iterator[str]:
         ],
     )  # fmt: skip
     (held,) = {one["own_mb"]["on"]["held_mb"] for one in found.values()}
-    yield wrapped(f"""On an H100 with the default settings. *At most* has the tuned copies of weights, and
-    {held} MiB that start-up holds for later. InternVL and Step3-VL have [earlier
-    numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
+    larger = load("memory_h100")["settings"]["tokens"]
+    yield wrapped(f"""On an H100 with the defaults, the encoder alone. *At most* has the tuned copies of weights, and
+    {held} MiB that start-up holds for later. Graphs [for {larger} tokens](measured/memory.md) are larger. InternVL and
+    Step3-VL have [earlier numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
 
 
 def plans() -> str:

@@ -177,7 +177,8 @@ def examine(environ: Mapping[str, str]) -> Examination:
             problems.append(
                 Diagnostic(
                     "VCG494",
-                    f"{MODELS} names {name!r}, which has no adapter",
+                    f"{MODELS} names {name!r}, which has no adapter: a class of that name keeps vLLM's own port, or "
+                    "the one that it inherits",
                     severity=Severity.WARNING,
                     help=f"did you mean {close!r}?" if close else "`vitcg-scaffold doctor --json` has the names",
                 )

@@ -155,7 +155,10 @@ def _register(controls: Controls) -> None:
     if controls.adapters:
         for name, close in without_adapter(controls, generation).items():
             hint = f"; did you mean {close!r}?" if close else ""
-            _warn(f"{MODELS} names {name!r}, which has no adapter for vLLM {vllm.__version__}{hint}")
+            _warn(
+                f"{MODELS} names {name!r}, which has no adapter for vLLM {vllm.__version__}. A class of that name "
+                f"keeps vLLM's own port, or the one that it inherits{hint}"
+            )
     logger.debug("adapters of %s: %s; manager: %s", generation, controls.adapters, controls.manager)
 
 

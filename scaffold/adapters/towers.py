@@ -52,10 +52,12 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
         return TowerAnswer(None, _NOWHERE) if nowhere else TowerAnswer(TreeFacts())
     record = _records().get(port.name)
     if record is None or record["asks"] != demands(port):
-        return TowerAnswer(None, "whether its tower is split is known of a tree only")
+        return TowerAnswer(
+            None, "an adapter is made without a tree, and the tool has facts of the towers of shipped models only"
+        )
     answer = record["generations"].get(generation.name)
     if answer is None:
-        return TowerAnswer(None, "whether its tower is split was not recorded")
+        return TowerAnswer(None, "nothing is recorded of its tower in this generation")
     if isinstance(answer, str):
         return TowerAnswer(None, answer)
     return TowerAnswer(TreeFacts(**answer["facts"]), None, answer["splits"], answer["keeps_model_config"])

@@ -66,7 +66,10 @@ def _show(console: Console, found: Examination) -> None:
         console.result(f"{'' if number else 'eager with':<12}{option.option}: {option.why}")
     if not found.models:
         return
-    console.block("\nWith cudagraph_mm_encoder on (a model that is not listed runs eager or inherits vLLM's own):\n")
+    console.block(
+        "\nWith cudagraph_mm_encoder on (a class that is not listed runs eager, or with a port that it inherits in "
+        "vLLM):\n"
+    )
     width = max(len(model.architecture) for model in found.models)
     console.result(f"{'architecture':<{width}}  {'implementation':<14}  {'manager':<7}  why not the adapter")
     for model in found.models:
