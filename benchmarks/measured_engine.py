@@ -27,8 +27,8 @@ SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 
 
 def pages() -> list[Page]:
-    parts = ("", "_small", "_x2", "_vllm_0_26", "_stream", "_layouts", "_x2_layouts")
-    main, small, pair, old, served, layouts, layouts_pair = (load(f"engine_h200{part}") for part in parts)
+    parts = ("", "_small", "_x2", "_vllm_0_26", "_stream", "_layouts", "_x2_layouts", "_no_video", "_video")
+    main, small, pair, old, served, layouts, layouts_pair, *videos = (load(f"engine_h200{part}") for part in parts)
     return [
         page(
             "engine",
@@ -78,6 +78,10 @@ def pages() -> list[Page]:
             were measured alone, with three engines of each mode with graphs and more turns.""",
             times(small),
             answers(small),
+            "## Videos allowed",
+            f"""`vllm serve` allows videos unless you say otherwise, and the tables above allow none. These engines
+            ran one set after the other on one GPU, one engine of each mode. {widest(*videos)}""",
+            both(*videos),
             "## Two GPUs",
             """Tensor parallel 2 with `--mm-encoder-tp-mode data` and one engine of each mode, so no line says
             faster or slower. A request takes longer here than on one GPU, for all modes, and its time varies more.
@@ -289,6 +293,40 @@ def stream(result: dict[str, Any]) -> str:
                     ]
                 )  # fmt: skip
     return table(head, lines)
+
+
+def widest(without: dict[str, Any], allowed: dict[str, Any]) -> str:
+    """How much more time the encoder takes with ours where videos are allowed, at most."""
+    row, more = max(_more(without, allowed), key=lambda one: one[1] / one[0]["ours_encoder_ms"])
+    share = max(more / row["ours_encoder_ms"], 0.0)
+    name = NAMES[row["model"]]
+    return f"""With ours, the encoder takes at most {share:.1%} more time for it ({name}, {row["images"]})."""
+
+
+def both(without: dict[str, Any], allowed: dict[str, Any]) -> str:
+    """The encoder of a request without videos and with them allowed, for vLLM's graphs and ours."""
+    seen = {(row["model"], row["images"]): row for row in allowed["rows"]}
+    heads = ["model", "images", "vLLM's graphs, no video", "videos allowed", "ours, no video", "videos allowed"]
+    lines = [
+        [
+            NAMES[row["model"]],
+            row["images"],
+            *(
+                f"{one[f'{mode}_encoder_ms']:.1f}"
+                for mode in ("vllm_graphs", "ours")
+                for one in (row, seen[row["model"], row["images"]])
+            ),
+        ]
+        for row in without["rows"]
+    ]
+    return f"Milliseconds of the encoder:\n\n{table(heads, lines)}"
+
+
+def _more(without: dict[str, Any], allowed: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Each size, and the milliseconds that its encoder takes more with ours where videos are allowed."""
+    seen = {(row["model"], row["images"]): row for row in allowed["rows"]}
+    for row in without["rows"]:
+        yield row, seen[row["model"], row["images"]]["ours_encoder_ms"] - row["ours_encoder_ms"]
 
 
 def against_eager(result: dict[str, Any]) -> str:

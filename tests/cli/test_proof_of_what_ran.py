@@ -75,7 +75,7 @@ def test_a_proof_is_of_what_ran(release_tree, tmp_path):
     assert "none is on record" in proven()
     activation.write_bytes(before)
     assert proven() == "proven"
-    edit_in_place(root / MODELS / "intern_vit.py", "import torch\n", "import torcx\n")
+    edit_in_place(root / MODELS / "utils.py", "import torch\n", "import torcx\n")
     assert "none is on record" in proven()
 
     code, said = call("verify", "internvl", "--vllm", root)
