@@ -94,7 +94,7 @@ def draft_descriptor(
         refused += sheet.obstacles
         if found is not None and not sheet.obstacles:
             sheet.put("layout", name, why=why)
-            return _finished(subject, sheet, *found)
+            return _finished(subject, recording, sheet, *found)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
     dated = tuple(dict.fromkeys(_dated(subject, refused)))
@@ -146,10 +146,12 @@ _LAYOUTS = (
 )
 
 
-def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]) -> Draft:
+def _finished(
+    subject: Subject, recording: Recording, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]
+) -> Draft:
     """The draft of a sheet that has its layout."""
     tree, model = subject.tree, subject.model
-    draft_integration(sheet, subject, modalities)
+    draft_integration(sheet, subject, modalities, recording.numbers)
     port, mixin = has_port(subject), hosted_mixin(subject)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -22,6 +22,9 @@ _TABLE = "docs/models/supported_models.md"
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
 _PROMPTS = {"image": "What is this?", "video": "What happens?"}
+#: The context of a test entry that gives none.
+_CONTEXT = 4096
+_LENGTHS = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,15 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...]) -> None:
+def draft_integration(
+    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], numbers: Mapping[str, object] | None = None
+) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
     without a placeholder takes that of the example's prompt. One that only pools has no test entry: the test generates
-    text.
+    text. The test has dummy weights, since a checkpoint may be too large for its machine, and a context that the model
+    has, as the `numbers` of a recording say.
     """
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
@@ -57,7 +63,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         placeholders.setdefault("image", ("", template.place))
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
-        name, keywords, place = checkpoint
+        architecture, name, keywords, place = checkpoint
         sheet.put(f"{at}.key", file_name(subject.model.file))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
@@ -71,6 +77,10 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         marked = _core_models(subject.tree)
         if marked is not None:
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
+        shortest = min((n for n in _lengths(keywords, numbers or {}) if n < _CONTEXT), default=None)
+        if shortest is not None:
+            sheet.put(f"{at}.max_model_len", shortest, why="the longest context of the model")
+        sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
     families = _families(subject.tree, subject.model.architectures)
@@ -78,6 +88,12 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
         sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
+
+
+def _lengths(keywords: Mapping[str, object], numbers: Mapping[str, object]) -> Iterator[int]:
+    """Contexts of the model: what vLLM's own tests give it, and what its configuration says."""
+    said = [keywords.get("max_model_len"), *(n for path, n in numbers.items() if _LENGTHS.fullmatch(path))]
+    yield from (n for n in said if isinstance(n, int))
 
 
 def file_name(module: str) -> str:
@@ -98,12 +114,12 @@ def _core_models(tree: SourceTree) -> SourceLine | None:
     return SourceLine(registry.path, registry.line) if registry is not None and core else None
 
 
-def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, dict[str, object], SourceLine] | None:
-    """The checkpoint that vLLM's own tests load for the first architecture with one, the file's last entry for it.
+def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[str, object], SourceLine] | None:
+    """The first architecture with a checkpoint that vLLM's own tests load, and the file's last entry for it.
 
     Another architecture of the same class may be a far larger model.
     """
-    found: dict[str, tuple[str, dict[str, object], SourceLine]] = {}
+    found: dict[str, tuple[str, str, dict[str, object], SourceLine]] = {}
     for node in ast.walk(tree.parse(_CHECKPOINTS)) if tree.exists(_CHECKPOINTS) else ():
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
             if not (isinstance(key, ast.Constant) and key.value in names and isinstance(value, ast.Call)):
@@ -117,8 +133,8 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, dict[str, 
             # A test of a checkpoint that nobody can fetch would fail.
             usable = isinstance(name, ast.Constant) and name.value and given.get("is_available_online") is not False
             known = found.get(str(key.value))
-            if isinstance(name, ast.Constant) and usable and (known is None or key.lineno > known[2].line):
-                found[str(key.value)] = (str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
+            if isinstance(name, ast.Constant) and usable and (known is None or key.lineno > known[3].line):
+                found[str(key.value)] = (str(key.value), str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
     return next((found[name] for name in names if name in found), None)
 
 

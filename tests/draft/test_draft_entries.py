@@ -77,3 +77,20 @@ def test_names_of_examples_may_have_hyphens(release_tree):
     renamed = text.replace('"llama4": ', '"llama-4": ')
     assert renamed != text
     assert drafted(tree.with_files({example: renamed.encode()}), "Llama4ForConditionalGeneration")[1] == "llama-4"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "numbers", "length"),
+    [
+        ("Blip2ForConditionalGeneration", {"self.config.text_config.max_position_embeddings": 2048}, 2048),
+        ("Blip2ForConditionalGeneration", {"self.config.qformer_config.max_position_embeddings": 512}, None),
+        ("LlavaForConditionalGeneration", {"self.config.text_config.max_position_embeddings": 131072}, None),
+        ("KeyeForConditionalGeneration", {}, None),
+    ],
+)
+def test_a_test_fits_its_machine_and_its_model(architecture, numbers, length, release_tree):
+    """Random weights, and no longer context than the language model has."""
+    sheet = Sheet({})
+    draft_integration(sheet, subject_of(release_tree("0.33.0"), architecture), ("image",), numbers)
+    test = yaml.safe_load(sheet.text([]))["integration"]["test"]
+    assert (test["dummy_arch"], test.get("max_model_len")) == (architecture, length)
