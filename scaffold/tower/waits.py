@@ -1,4 +1,4 @@
-"""Names of what waits for the GPU: the one table that drafts, cuts and the interpreter of towers read."""
+"""Names of what waits for the GPU: the one table that cuts and the interpreter of towers read."""
 
 from __future__ import annotations
 
