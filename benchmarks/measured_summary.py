@@ -89,10 +89,12 @@ def reach(place: str) -> str:
     passed = [row for row in rows if measured_reach.numeric(row) == "pass"]
     alone = sum(map(measured_reach.alone, passed))
     once = sum(map(measured_reach.runs_once, passed))
+    before = sum(measured_reach.numeric(row) == "outdated (pass)" for row in rows)
+    later = f" For {before} more that was so before their port last changed." if before else ""
     text = (
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
         f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
-        f"for {alone} of them `init --yes` alone is enough. A tree takes [the {once} that run no "
+        f"for {alone} of them `init --yes` alone is enough.{later} A tree takes [the {once} that run no "
         f"code of the model twice]({place}reach.md). The others are [for adapters]({place}own-adapters.md)."
     )
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
