@@ -90,7 +90,7 @@ def reach(place: str) -> str:
     alone = sum(map(measured_reach.alone, passed))
     once = sum(map(measured_reach.runs_once, passed))
     before = sum(measured_reach.numeric(row) == "outdated (pass)" for row in rows)
-    later = f" For {before} more that was so before their port last changed." if before else ""
+    later = f" {before} more did before their port changed." if before else ""
     text = (
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
         f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
