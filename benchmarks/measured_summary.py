@@ -93,9 +93,9 @@ def reach(place: str) -> str:
     later = f" {before} more did before their port changed." if before else ""
     text = (
         f"vLLM {found['release'].removesuffix('.0')} has {len(rows)} architectures with images or videos and without a "
-        f"port. [{len(passed)} of them get one]({place}reach.md) whose embeddings equal the unchanged model's; "
-        f"for {alone} of them `init --yes` alone is enough.{later} A tree takes [the {once} that run no "
-        f"code of the model twice]({place}reach.md). The others are [for adapters]({place}own-adapters.md)."
+        f"port. [{len(passed)} get one]({place}reach.md) whose embeddings equal the unchanged model's; "
+        f"for {alone} `init --yes` alone is enough.{later} A tree takes [the {once} that run no "
+        f"code twice]({place}reach.md), and [adapters]({place}own-adapters.md) serve the others."
     )
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
