@@ -99,10 +99,10 @@ def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) ->
         results = [leaf for batch in batches if (leaf := _result(batch, call.path)) is not None]
         tables = {leaf.shape[1:-1] for leaf in results}
         tokens = {
-            leaf.shape[0] / count
+            leaf.shape[0] / count if count else -1  # rows of no tile
             for batch, items in zip(batches, counts, strict=True)
             for leaf, count in zip(batch.results, items if isinstance(items, list) else [], strict=False)
-            if type(count) is int
+            if type(count) is int and (count or leaf.shape[0])
         }
         if len(results) == len(batches) and tables in ({()}, {(int(max(tokens, default=0)),)}):
             rows = prod(*tables)
