@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.edit.classes import holds_methods
 from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import member_name, same_meaning
@@ -142,6 +141,8 @@ def _present(tree: SourceTree, model: ModelAnchor, source: str) -> Present:
     A part of our methods stays, whatever somebody edits. In 0.30 and 0.33 shipped descriptors meet 35 ports by hand:
     none has a single method with the meaning of ours.
     """
+    from scaffold.edit.classes import holds_methods  # needs libcst, which a build of the wheel lacks
+
     if not model.protocol_methods:
         return Present.NOTHING
     wanted, there = (

@@ -21,6 +21,10 @@ from scaffold.protocol import read_protocol
 VARIANTS = [(comparison, same) for comparison in COMPARISONS for same in (False, True)]
 
 
+#: Lines that hand on `use_data_parallel`, which upstream's port leaves to the tower: its signature, and a call.
+PASSED = {"vllm/model_executor/models/internvl.py": 2}
+
+
 @pytest.fixture(scope="module")
 def tables(release_tree):
     for comparison in COMPARISONS:
@@ -39,7 +43,7 @@ def test_no_file_has_more_lines_than_upstreams(comparison, same, tables):
     assert len(table.rows) == 4
     for path, theirs, ours in table.rows:
         assert 0 < ours.added <= theirs.added, path
-        assert ours.removed <= theirs.removed, path
+        assert ours.removed <= theirs.removed + PASSED.get(path, 0), path
         assert ours.code <= theirs.code, path
 
 
