@@ -269,7 +269,7 @@ def test_working_copy_of_a_whole_release(run, release_tree, tmp_path):
     assert "Then the text of a pull request: vitcg-scaffold pr internvl --vllm vllm-0.22.0\n" in first.err
     # The same line again uses the copy and finds nothing to do.
     second = run("new", "internvl", "--vllm", "0.22.0")  # which proves nothing anew
-    assert (second.code, second.out.count("unchanged")) == (0, 4)
+    assert (second.code, second.out.count("unchanged")) == (0, 5)
     assert "working copy" not in second.err
     # --check looks at the pristine release, unless the copy is named.
     assert run("new", "internvl", "--vllm", "0.22.0", "--check").code == 1
