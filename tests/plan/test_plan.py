@@ -28,8 +28,8 @@ def test_places_that_a_descriptor_does_not_name_are_left_out(release_tree):
 
     planned = plan(release_tree("0.22.0"), spec)
 
-    assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py"]
-    assert [fact.name for fact in planned.facts] == ["protocol", "model"]
+    assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py", f"{MODELS}/intern_vit.py"]
+    assert [fact.name for fact in planned.facts] == ["protocol", "model", *["gets use_data_parallel"] * 3]
     assert planned.files[0].class_name == "InternVLChatModel"
 
 
@@ -38,7 +38,7 @@ def test_installed_tree_has_the_model_class_only(release_tree):
 
     planned = plan(tree, load_port("internvl"))
 
-    assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py"]
+    assert [file.path for file in planned.files] == [f"{MODELS}/internvl.py", f"{MODELS}/intern_vit.py"]
     (note,) = [note for note in planned.notes if note.code == "VCG426"]
     assert "a package without its repository has no tests" in note.message
 
