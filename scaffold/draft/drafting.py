@@ -11,7 +11,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import beside, unfollowed_bases
-from scaffold.draft.common import pixel_keys, seen
+from scaffold.draft.common import Drafted, pixel_keys, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.integration import draft_integration, file_name
@@ -94,7 +94,7 @@ def draft_descriptor(
         refused += sheet.obstacles
         if found is not None and not sheet.obstacles:
             sheet.put("layout", name, why=why)
-            return _finished(subject, recording, sheet, *found)
+            return _finished(subject, sheet, *found)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
     dated = tuple(dict.fromkeys(_dated(subject, refused)))
@@ -132,12 +132,19 @@ def _unfollowed(subject: Subject, why: Iterable[Diagnostic] = ()) -> list[Diagno
     return unfollowed_bases(subject.tree, subject.program, (model.owner, model.processor, model.info), why)
 
 
+def _draft_explicit_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """A cut whose port runs no code of the model twice: its port is smaller than one of tiles."""
+    found = draft_cut(subject, recording, sheet)
+    return found if sheet.has("explicit.call") else None
+
+
 #: Layouts whose graphs hold the encoder alone, which not every protocol can express.
 _CUTS = ("cut", "crops")
 #: Layouts that are drafted, the one to prefer first. Each says None, perhaps with obstacles, of a model that is not of
 #: its kind.
 _LAYOUTS = (
     ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_packed),
+    ("cut", "units of one shape enter one call", _draft_explicit_cut),
     ("tiles", "whole tiles, whose rows are the embeddings", draft_tiles),
     ("cut", "units of one shape enter one call", draft_cut),
     ("crops", "one call gets whole images and crops of them", draft_crops),
@@ -146,12 +153,10 @@ _LAYOUTS = (
 )
 
 
-def _finished(
-    subject: Subject, recording: Recording, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]
-) -> Draft:
+def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]) -> Draft:
     """The draft of a sheet that has its layout."""
     tree, model = subject.tree, subject.model
-    draft_integration(sheet, subject, modalities, recording.numbers)
+    draft_integration(sheet, subject, modalities)
     port, mixin = has_port(subject), hosted_mixin(subject)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -22,9 +22,6 @@ _TABLE = "docs/models/supported_models.md"
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
 _PROMPTS = {"image": "What is this?", "video": "What happens?"}
-#: The context of a test entry that gives none.
-_CONTEXT = 4096
-_LENGTHS = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +40,13 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(
-    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], numbers: Mapping[str, object] | None = None
-) -> None:
+def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...]) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
     without a placeholder takes that of the example's prompt. One that only pools has no test entry: the test generates
-    text. The test has dummy weights, since a checkpoint may be too large for its machine, and a context that the model
-    has, as the `numbers` of a recording say.
+    text. The test has dummy weights, since a checkpoint may be too large for its machine, and the context that other
+    tests of vLLM give the model.
     """
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
@@ -77,9 +72,9 @@ def draft_integration(
         marked = _core_models(subject.tree)
         if marked is not None:
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
-        shortest = min((n for n in _lengths(keywords, numbers or {}) if n < _CONTEXT), default=None)
-        if shortest is not None:
-            sheet.put(f"{at}.max_model_len", shortest, why="the longest context of the model")
+        context = keywords.get("max_model_len")
+        if isinstance(context, int):
+            sheet.put(f"{at}.max_model_len", context, place)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
@@ -88,12 +83,6 @@ def draft_integration(
         sheet.put("integration.docs.models", families[0], families[1])
     if example is not None:
         sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
-
-
-def _lengths(keywords: Mapping[str, object], numbers: Mapping[str, object]) -> Iterator[int]:
-    """Contexts of the model: what vLLM's own tests give it, and what its configuration says."""
-    said = [keywords.get("max_model_len"), *(n for path, n in numbers.items() if _LENGTHS.fullmatch(path))]
-    yield from (n for n in said if isinstance(n, int))
 
 
 def file_name(module: str) -> str:

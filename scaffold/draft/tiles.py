@@ -1,7 +1,6 @@
 """Drafts the layout `tiles` from a recording: the embeddings of an item are the rows of one call's result.
 
-No code of the model runs behind that call but a split into items, so a port needs no second run of it. A cut whose port
-needs none either is smaller, and comes first.
+No code of the model runs behind that call but a split into items, so a port needs no second run of it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import prod
 from scaffold.cut import find_calls, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.draft.common import Drafted, embeds_of, omitted, put_width, sized_by
-from scaffold.draft.cut import Site, draft_cut, put_unit, reached_sites
+from scaffold.draft.cut import Site, put_unit, reached_sites
 from scaffold.draft.explicit import tokens_recorded
 from scaffold.draft.gates import put_gate
 from scaffold.draft.sheet import Sheet
@@ -46,7 +45,7 @@ class _Tiles:
 def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of tiles but `model`, `layout` and `integration`.
 
-    None where the embeddings are no rows of one call, where nothing says their number, or where a cut is smaller.
+    None where the embeddings are no rows of one call, or where nothing says their number.
     """
     sites, _ = reached_sites(subject, recording)
     read = ((name, _read(subject, recording.of(name), site, entry)) for name, (site, entry) in sites.items())
@@ -55,9 +54,6 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
         return None
     first = next(iter(found.values()))
     kept = {name: tiles for name, tiles in found.items() if tiles.alike == first.alike}
-    smaller = Sheet({})
-    if draft_cut(subject, recording, smaller) is not None and smaller.has("explicit.call"):
-        return None
     put_unit(recording, first.site.unit, "pixels.shape", ("side", "height", "width"), first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:

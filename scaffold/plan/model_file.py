@@ -141,10 +141,10 @@ def _present(tree: SourceTree, model: ModelAnchor, source: str) -> Present:
     A part of our methods stays, whatever somebody edits. In 0.30 and 0.33 shipped descriptors meet 35 ports by hand:
     none has a single method with the meaning of ours.
     """
-    from scaffold.edit.classes import holds_methods  # needs libcst, which a build of the wheel lacks
-
     if not model.protocol_methods:
         return Present.NOTHING
+    from scaffold.edit.classes import holds_methods  # needs libcst, which a build of the wheel lacks
+
     wanted, there = (
         {name: node for node in body if (name := member_name(node))}
         for body in (ast.parse(source).body, _owner(tree, model).body)

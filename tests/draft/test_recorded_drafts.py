@@ -107,6 +107,17 @@ def test_tiles_are_those_of_the_shipped_descriptor(record: Record, release_tree:
     assert gemma["forward"] == {"call": projected, "flatten": True}
 
 
+def test_the_smaller_port_comes_first_and_another_layout_on_request(record: Record, release_tree: Any) -> None:
+    """H2OVL's cut runs no code twice, so its port is smaller than that of the tiles that it is, too."""
+    tree, name = release_tree("0.33.0"), "H2OVLChatModel"
+    found = {
+        asked: yaml.safe_load(draft_descriptor(tree, name, record(name), layout=asked).text)
+        for asked in (None, "tiles")
+    }
+    assert (found[None]["layout"], "explicit" in found[None]) == ("cut", True)
+    assert (found["tiles"]["layout"], found["tiles"]["let"]["k"]) == ("tiles", "self.num_image_token")
+
+
 @pytest.mark.parametrize(
     "change",
     [
