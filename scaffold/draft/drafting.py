@@ -55,10 +55,6 @@ class Draft:
     unused: tuple[str, ...]
     notes: tuple[Diagnostic, ...] = ()
 
-    @property
-    def complete(self) -> bool:
-        return not self.open
-
 
 def draft_descriptor(
     tree: SourceTree,
