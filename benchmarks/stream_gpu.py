@@ -9,6 +9,9 @@ pass adds up the whole `execute()` of each call, between two waits for the devic
 the first pass (not with `--cold`), and between passes. Our manager captures its idle graphs then. Their number and time
 are in the result (`idle`), and part of no call.
 
+Towers that keep tables of earlier sizes (`functools.lru_cache`) forget them before each way of a call in the first
+pass: otherwise the way that comes first would make them for the others.
+
 The result has the work that the slowest calls of each pass did besides their own (`slow_calls.py`).
 
 The benchmark compares every result of the first pass with the model's own eager embedding. A wrong one of ours fails
@@ -48,8 +51,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import _lru_cache_wrapper, partial
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +312,13 @@ def percentile(samples: list[float], share: float) -> float:
     return sorted(samples)[min(len(samples) - 1, math.ceil(share * len(samples)) - 1)]
 
 
+def tables_of(hosts: Iterable[torch.nn.Module]) -> list[Any]:
+    """The functions with a cache in the modules of the hosts' parts: they keep results for sizes that came before."""
+    modules = {type(part).__module__ for host in hosts for part in host.modules()}
+    held = (value for name in modules for value in vars(sys.modules[name]).values())
+    return list({id(one): one for one in held if isinstance(one, _lru_cache_wrapper)}.values())
+
+
 def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Let our managers capture their idle graphs. Returns how many graphs, and how long it took."""
     done = []
@@ -349,6 +359,7 @@ def measure(
     idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
     errors: dict[str, dict[str, float]] = {way: {} for way in ways}
     chance, witness = random.Random(SEED), Witness()
+    tables = tables_of([host for host, _ in towers.values()])
     for stream, items in subject.streams(share).items():
         if streams and stream not in streams:
             continue
@@ -371,6 +382,8 @@ def measure(
                         ) -> None:
                             results[way] = run(**inputs) if way == "eager" else run(inputs)
 
+                        for table in tables if number == 1 else ():
+                            table.cache_clear()
                         state = witness.state()
                         spent[way].append(once(action))
                         call = {"ms": round(spent[way][-1], 2), "items": items[position], **witness.since(state)}
