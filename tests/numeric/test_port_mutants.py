@@ -137,7 +137,7 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "max_tokens, max_frames = self._encoder_cudagraph_limits",
+        "frame_tokens = self._encoder_cudagraph_frame_tokens",
         "pass",
         "VCG666",
         "was captured with",
