@@ -46,8 +46,8 @@ QWEN25 = (
     ),
     Mutant(
         "too few sequences for the frames",
-        "max_batch_size, min(max_frames_per_batch, token_budget), len(grid_thw)",
-        "max_batch_size, min(max_frames_per_batch, token_budget // 8), len(grid_thw)",
+        "max(max_batch_size, max_frames, len(grid_thw))",
+        "max(max_batch_size, max_frames // 8, len(grid_thw))",
         "VCG654",
         "buffer 'cu_seqlens' was captured with",
     ),
