@@ -70,6 +70,7 @@ class TreeFacts:
     is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
     that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
+    `counters`: the tower's own methods that say how many sequences of a set a graph may have.
     """
 
     has_input_dtype: bool | None = None
@@ -85,6 +86,7 @@ class TreeFacts:
     in_tree: bool = False
     normalised: str = "{pixels}"
     sharding: Sharding | None = None
+    counters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -515,7 +517,10 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class PackedView(SizedView):
-    """Rows of all items behind each other; metadata that the tower computes from the grids."""
+    """Rows of all items behind each other; metadata that the tower computes from the grids.
+
+    `claims_frames`: a video claims so many tokens that those of a batch bound its frames.
+    """
 
     rows: Code
     rows_spelled: Code
@@ -540,6 +545,7 @@ class PackedView(SizedView):
     info_class: str | None
     model_config: Code
     counts_frames: bool
+    claims_frames: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -575,11 +581,6 @@ class PackedView(SizedView):
         if self.dialect.zero_path_tokens:
             return False  # A number does that no budget has: the path's tokens are for the choice of a graph alone.
         return self.embeds is not None if self.dialect.item_specs else self.may_go_eager
-
-    @property
-    def shares_frames(self) -> bool:
-        """Whether a video declares so many tokens that no batch has more frames than a graph."""
-        return self.counts_frames and self.has_video and self.dialect.zero_path_tokens
 
     @property
     def video_sizes(self) -> str | None:
@@ -1180,6 +1181,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
     shared = _shared(port, profile, facts)
+    claims_frames = port.counts_frames and port.has_video and dialect.zero_path_tokens
     if port.embeds is not None and dialect.postprocess.value == "none":
         gate = "not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"
         shared["gate"] = Code(f"{shared['gate']} and {gate}" if shared["gate"] else gate)
@@ -1209,7 +1211,9 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 set_,
                 capture_names,
                 parameters,
+                facts,
                 has_hook=dialect.postprocess.value != "none",
+                claims_frames=claims_frames,
                 main=set_ is sets[0],
             )
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
@@ -1234,6 +1238,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         info_class=facts.info_class[1] if facts.info_class else None,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
+        claims_frames=claims_frames,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,
@@ -1244,21 +1249,46 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
 
 
 def _set(
-    port: PackedPort, set_: Sequences, names: Names, parameters: tuple[str, str], *, has_hook: bool, main: bool
+    port: PackedPort,
+    set_: Sequences,
+    names: Names,
+    parameters: tuple[str, str],
+    facts: TreeFacts,
+    *,
+    has_hook: bool,
+    claims_frames: bool,
+    main: bool,
 ) -> SequenceView:
     assert set_.count is not None, "`PackedPort.sequences` are complete"
     assert set_.longest is not None, "`PackedPort.sequences` are complete"
     variable = "num_seqs" if main else f"num_{set_.name}_seqs"
+    counted = set_.unit == "frame" and not port.attention[set_.name].count
+    count, why = set_.count, set_.why
+    if claims_frames:
+        names = replace(names, bindings={**names.bindings, "F": "max_frames"})
+        count = _CLAIMED if counted else count
+    code = _count(count, names, _sizes_name(port.columns), has_hook=has_hook, main=main)
+    if (counter := counter_of(set_.name)) in facts.counters:  # it says why itself
+        code, why = Code(f"self.{port.tower}.{counter}({', '.join(names.bindings[key] for key in CAPACITIES)})"), None
     return SequenceView(
         variable,
         *parameters,
         offsets=set_.offsets,
-        count=_count(set_.count, names, _sizes_name(port.columns), has_hook=has_hook, main=main),
+        count=code,
         longest=names.code(set_.longest),
         spare=names.code(_spare(port, set_, variable)),
-        why=set_.why,
-        counted=set_.unit == "frame" and not port.attention[set_.name].count,
+        why=why,
+        counted=counted,
     )
+
+
+def counter_of(name: str) -> str:
+    """The method by which a tower of vLLM's says, from `CAPACITIES`, how many sequences of a set a graph may have."""
+    return f"get_encoder_cudagraph_max_{name}_seqs"
+
+
+#: The captured number of frames where videos claim tokens for them, which bounds it by the budget.
+_CLAIMED = parse_expression("max(B, F)")
 
 
 #: Rows of one tile of FlashAttention's kernels.
