@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
+from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.place import SourceLine
 from scaffold.draft.sheet import Sheet

@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.descriptor.sections import ABSENT, Count, SizedField, UnitInput
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -279,6 +279,8 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
+    #: The inputs with an entry for each item that are always a tensor: of one shape, or counts of rows.
+    tensors: list[str]
     #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
     counts: Code
@@ -292,8 +294,18 @@ class UnitsView(View):
     pixel_lets: Lets
     #: A variable with what the model parses the inputs into, and its value.
     parsed: tuple[str, Code] | None
-    #: The embeddings of a batch, made of its `features`.
-    embeddings: Code
+    #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
+    embeddings: Code | None
+
+    @property
+    def has_property(self) -> bool:
+        """Whether the tokens of a unit are more than an attribute of the model."""
+        return bool(self.token_lets) or not _is_path(self.tokens)
+
+    @property
+    def unit_tokens(self) -> Code:
+        """The tokens of a unit, by which budgets count."""
+        return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
     def unit(self) -> Code:
@@ -305,9 +317,18 @@ class UnitsView(View):
         return Code(f"{self.unit}s" if self.single else "patches")
 
     @property
-    def is_batched(self) -> Code:
-        """Whether an input `key` has an entry for each item."""
-        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
+    def selected(self) -> list[tuple[str, Code]]:
+        """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones."""
+        entries = {key: Code(f"mm_kwargs[{pyrepr(key)}][indices]") for key in self.tensors if key in self.batched}
+        if not self.single and not self.sized:
+            pixels = pyrepr(self.pixels_buffer)
+            entries[self.pixels_buffer] = Code(f"[mm_kwargs[{pixels}][i] for i in indices]")
+        return list(entries.items())
+
+    @property
+    def others(self) -> list[str]:
+        """The other ones, which may be tensors or lists."""
+        return [key for key in self.batched if key not in dict(self.selected) and key != self.embeds]
 
     @property
     def joined(self) -> Code:
@@ -315,8 +336,9 @@ class UnitsView(View):
         pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
         if self.sized:
             return pixels
-        whole = f".flatten(0, -{self.pixel_axes + 1})" if self.single and self.regroups else ""
-        return Code(f"torch.{'stack' if self.single else 'cat'}(list({pixels})){whole}")
+        if self.single:
+            return Code(f"{pixels}.flatten(0, -{self.pixel_axes + 1})" if self.regroups else pixels)
+        return Code(f"torch.cat(list({pixels}))")
 
     @property
     def total(self) -> Code:
@@ -328,7 +350,7 @@ class UnitsView(View):
     @property
     def reads_counts(self) -> bool:
         """Whether the code behind a replay needs the number of patches of each item."""
-        return not self.single and "num_patches" in self.total + self.embeddings
+        return "num_patches" in self.total + (self.embeddings or "")
 
 
 @dataclass(frozen=True)
@@ -906,29 +928,36 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
-    alone = parts if explicit.single else f"[part.flatten(0, -2) for part in {parts}]"
+    tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
+    named = token_lets or not _is_path(tokens)
     return UnitsView(
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[modality.pixels],
-        budget_min=Code(f"self._encoder_cudagraph_{modality.name if explicit.single else 'patch'}_tokens"),
-        budget_why=f"One {modality.name if explicit.single else 'patch'}.",
+        budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
+        budget_why=f"One {unit}.",
         budget_lets=(),
-        forward=Code(f"self.{ENCODE_METHOD}"),
+        forward=Code(f"self.{extraction.encode}"),
         batched=list(port.batched),
+        tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
         regroups=extraction.regroups,
         pixel_axes=len(port.pixels.shape),
-        tokens=token_names.code(explicit.tokens),
+        tokens=tokens,
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})" if extraction.after else alone),
+        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after else None,
     )
+
+
+def _is_path(code: Code) -> bool:
+    """Whether code is an attribute of the model or of a part of it."""
+    return all(part.isidentifier() for part in code.split("."))
 
 
 def _row_count(field: SizedField) -> Code:
