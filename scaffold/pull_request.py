@@ -463,8 +463,8 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
 
 def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     """The methods that an explicit port makes of the model's own."""
-    is_made = f", which is `{explicit.call.text}` of the model's own code" if extraction.made else ""
-    yield f"- The graph holds `{extraction.encode}`{is_made}."
+    made = f"`{extraction.made}`, which is " * bool(extraction.made)
+    yield f"- The graph holds {made}`{explicit.call.text}` of the model's own code."
     if extraction.after is not None:
         yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."

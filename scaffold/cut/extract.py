@@ -78,7 +78,8 @@ class Extraction:
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
     batch into. `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an
-    axis of the pixels away, if there is one. `encode` is the method that a graph holds.
+    axis of the pixels away, if there is one. `encode` is the method that a graph holds,
+    and `returns` the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -89,6 +90,7 @@ class Extraction:
     split: bool
     regroups: bool
     encode: str = ""
+    returns: str = ""
     layers: Layers | None = None
 
     @property
@@ -251,16 +253,15 @@ class _Extractor:
             for station in reversed(way.stations)
             if station.function not in ENCODE_METHODS.values()
         ]
-        #: An earlier port made the method.
-        self.stands = len(self.methods) < len(way.stations)
+        #: The method that an earlier port made.
+        made = [one.function for one in way.stations if one.function in ENCODE_METHODS.values()]
+        self.stands = bool(made)
         self.parsed: tuple[str, str] | None = None
-        #: A method of the model with pixels for its one argument needs no other around it.
-        alone = form.call is not None and form.call.python() == f"{form.call.path}({_PIXELS})"
-        own = form.call.path.removeprefix("self.") if form.call is not None and alone else ""
-        self.is_own = own in self.names
-        self.encode = own if self.is_own else form.encode
         if not self.stands and form.call is not None:
             self._find_runs(form.call)
+        #: A method of the model needs no other around its call.
+        self.is_own = not self.stands and form.call is not None and self._is_own(form.call)
+        self.encode = form.call.path.removeprefix("self.") if self.is_own and form.call else [*made, form.encode][0]
 
     def run(self) -> Extraction:
         if self.form.encode in self.names and not self.stands and not self.is_own:
@@ -296,6 +297,7 @@ class _Extractor:
             cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{self.encode}",
             any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
             self.encode,
+            ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
         )
 
     # -- what a graph holds
@@ -316,6 +318,12 @@ class _Extractor:
         whole = all(method.runs for method in found if method.station.sites)
         if whole and all(_is_alone(method.function, method.runs) for method in found):
             self.methods = found
+
+    def _is_own(self, call: Call) -> bool:
+        """Whether the call is all that the model does with the pixels, and calls a method of the model alone."""
+        alone = ast.unparse(ast.parse(call.python({_PIXELS: _PARAMETER}), mode="eval"))
+        bodies = {run.body for method in self.methods for run in method.runs}
+        return call.path.removeprefix("self.") in self.names and not [*call.calls()][1:] and bodies == {alone}
 
     def _encode_method(self) -> str:
         body = next(run.body for method in self.methods for run in method.runs)

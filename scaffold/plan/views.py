@@ -285,17 +285,20 @@ class UnitsView(View):
     sized: list[str]
     counts: Code
     single: bool
-    #: Whether an item that is one unit may have an axis for it.
-    regroups: bool
+    #: The pixels of a batch.
+    joined: Code
     tokens: Code
     token_lets: Lets
     pixel_shape: Code
-    pixel_axes: int
     pixel_lets: Lets
     #: A variable with what the model parses the inputs into, and its value.
     parsed: tuple[str, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
+    #: The call that is recorded, of the pixels of a batch.
+    eager: Code
+    #: The type of what the graph makes may be another than that of one tensor.
+    may_be_several: bool
 
     @property
     def has_property(self) -> bool:
@@ -317,28 +320,19 @@ class UnitsView(View):
         return Code(f"{self.unit}s" if self.single else "patches")
 
     @property
-    def selected(self) -> list[tuple[str, Code]]:
+    def selected(self) -> dict[str, Code]:
         """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones."""
         entries = {key: Code(f"mm_kwargs[{pyrepr(key)}][indices]") for key in self.tensors if key in self.batched}
         if not self.single and not self.sized:
             pixels = pyrepr(self.pixels_buffer)
             entries[self.pixels_buffer] = Code(f"[mm_kwargs[{pixels}][i] for i in indices]")
-        return list(entries.items())
+        return entries
 
     @property
     def others(self) -> list[str]:
-        """The other ones, which may be tensors or lists."""
-        return [key for key in self.batched if key not in dict(self.selected) and key != self.embeds]
-
-    @property
-    def joined(self) -> Code:
-        """The pixels of a batch."""
-        pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
-        if self.sized:
-            return pixels
-        if self.single:
-            return Code(f"{pixels}.flatten(0, -{self.pixel_axes + 1})" if self.regroups else pixels)
-        return Code(f"torch.cat(list({pixels}))")
+        """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
+        keys = [key for key in self.batched if key != self.embeds]
+        return keys if {*keys} - self.selected.keys() else []
 
     @property
     def total(self) -> Code:
@@ -930,6 +924,19 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     size = pixels if isinstance(pixels, SizedField) else None
     tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
     named = token_lets or not _is_path(tokens)
+    joined = f"mm_kwargs[{pyrepr(modality.pixels)}]"
+    if explicit.single:
+        joined += f".flatten(0, -{len(port.pixels.shape) + 1})" * extraction.regroups
+    elif not port.sized:
+        joined = f"torch.cat(list({joined}))"
+    # Without anything else to read, what follows the encoder is a part of the graph.
+    follows = explicit.single and extraction.after is not None and not extraction.arguments
+
+    def encoded(pixels: str) -> Code:
+        call = f"self.{extraction.encode}({pixels})" if extraction.made else explicit.call.python({"pixels": pixels})
+        return Code(f"self.{extraction.after}({call})" if follows else call)
+
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     return UnitsView(
         **shared,
         modalities=(modality,),
@@ -938,20 +945,21 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
         budget_why=f"One {unit}.",
         budget_lets=(),
-        forward=Code(f"self.{extraction.encode}"),
+        forward=encoded(f"{buffers}[{pyrepr(modality.pixels)}]"),
+        eager=encoded(joined),
+        may_be_several=follows and shared["checks_types"] and extraction.returns != "torch.Tensor",
         batched=list(port.batched),
         tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
-        regroups=extraction.regroups,
-        pixel_axes=len(port.pixels.shape),
+        joined=Code(joined),
         tokens=tokens,
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after else None,
+        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after and not follows else None,
     )
 
 
