@@ -594,7 +594,7 @@ class _Extractor:
         """
         (function,) = ast.parse(source).body
         assert isinstance(function, FunctionNode)
-        if inner or any(_flattened(node) for node in ast.walk(function)):
+        if inner or any(_flattened(node) or _is_table(node) for node in ast.walk(function)):
             function = _Regrouped().visit(function)
         called = f"self.{self.encode}" if method.runs else _callee(method.leading[0])
         if find_change(function, called) is not None:
@@ -631,11 +631,18 @@ class _Regrouped(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.split":
             return node.args[0]
-        return node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "view") else node
+        match node.func:
+            case ast.Attribute(value=value, attr="split" | "view" | "reshape"):
+                return value
+        return node
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
         return _flattened(node) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Sizes are no values."""
+        return ast.Constant(0) if node.attr == "shape" else self.generic_visit(node)
 
 
 def _regroups(node: ast.AST) -> bool:
@@ -667,6 +674,14 @@ def _flattened(node: ast.AST) -> ast.expr | None:
         ) if name == item:
             return items
     return None
+
+
+def _is_table(node: ast.AST) -> bool:
+    """Whether an expression is a tensor as the rows of all items: `x.view(-1, columns)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[first, _], keywords=[]):
+            return ast.unparse(first) == "-1"
+    return False
 
 
 def runs_of(function: FunctionNode, site: ast.Call, units: int | str) -> Iterator[Run]:
