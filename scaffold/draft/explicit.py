@@ -37,7 +37,7 @@ def put_explicit(
     places: tuple[SourceLine, SourceLine | None],
     sheet: Sheet,
 ) -> None:
-    """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit, and what
+    """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit, or what
     follows it, if a graph holds that.
 
     `single`: an item is one unit. `places` are those of the call and of the pixels.
