@@ -297,8 +297,9 @@ class UnitsView(View):
     embeddings: Code | None
     #: The call that is recorded, of the pixels of a batch.
     eager: Code
-    #: The type of what the graph makes may be another than that of one tensor.
-    may_be_several: bool
+    #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
+    makes_items: bool
+    may_be_items: bool
 
     @property
     def has_property(self) -> bool:
@@ -931,6 +932,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         joined = f"torch.cat(list({joined}))"
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
+    returned = extraction.returns.split(" | ")
 
     def encoded(pixels: str) -> Code:
         call = f"self.{extraction.encode}({pixels})" if extraction.made else explicit.call.python({"pixels": pixels})
@@ -947,7 +949,8 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         budget_lets=(),
         forward=encoded(f"{buffers}[{pyrepr(modality.pixels)}]"),
         eager=encoded(joined),
-        may_be_several=follows and shared["checks_types"] and extraction.returns != "torch.Tensor",
+        makes_items=follows and "torch.Tensor" not in returned,
+        may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=list(port.batched),
         tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),

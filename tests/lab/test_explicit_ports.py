@@ -31,8 +31,6 @@ MISTAKES = {
     # Rows of images, not of tokens.
     "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG654")],
     "llava_next": [
-        # The next replay overwrites what a user has.
-        Mutant("no copy", "embeds.clone() if clone else embeds", "embeds", "VCG658"),
         Mutant("other items", "split(num_patches)", "split(num_patches[::-1])", "VCG654"),
         Mutant("other pixels", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650"),
         Mutant("graphs of no pixels", '{"default": 0}', '{"default": 4}', "VCG660"),

@@ -387,14 +387,18 @@ class ExplicitUnits(Units):
     def _project_image_features(self, features):
         return features.mul(3)
 
+    def _split_image_features(self, features):
+        return tuple(features.mul(3))
+
 
 @pytest.mark.parametrize(
     "made_of",
     [
         {"after": None, "encode": "_encode_patches"},
-        {"after": "_project_image_features", "returns": "list[torch.Tensor]"},
+        {"after": "_project_image_features", "returns": "torch.Tensor | tuple[torch.Tensor, ...]"},
+        {"after": "_split_image_features", "returns": "MultiModalEmbeddings"},
     ],
-    ids=["a method of the port", "what follows the model's own"],
+    ids=["a method of the port", "what follows", "what follows makes items"],
 )
 def test_units_of_an_explicit_port(made_of: dict[str, Any]) -> None:
     extraction = Extraction((), (), arguments=(), parsed=None, split=False, regroups=False, **made_of)
