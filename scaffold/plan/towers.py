@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
+from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
@@ -94,7 +95,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                 if isinstance(found, Extraction) and found.layers is not None:
                     _check_arguments(port, port.explicit, found.layers)
             else:
-                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
+                encode = ENCODE_METHODS[port.explicit.single]
+                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), encode)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)

@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.descriptor.sections import ABSENT, Count, SizedField, UnitInput
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -281,21 +281,37 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
+    #: The inputs with an entry for each item that are always a tensor: of one shape, or counts of rows.
+    tensors: list[str]
     #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
     counts: Code
     single: bool
-    #: Whether an item that is one unit may have an axis for it.
-    regroups: bool
+    #: The pixels of a batch.
+    joined: Code
     tokens: Code
     token_lets: Lets
     pixel_shape: Code
-    pixel_axes: int
     pixel_lets: Lets
     #: A variable with what the model parses the inputs into, and its value.
     parsed: tuple[str, Code] | None
-    #: The embeddings of a batch, made of its `features`.
-    embeddings: Code
+    #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
+    embeddings: Code | None
+    #: The call that is recorded, of the pixels of a batch.
+    eager: Code
+    #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
+    makes_items: bool
+    may_be_items: bool
+
+    @property
+    def has_property(self) -> bool:
+        """Whether the tokens of a unit are more than an attribute of the model."""
+        return bool(self.token_lets) or not _is_path(self.tokens)
+
+    @property
+    def unit_tokens(self) -> Code:
+        """The tokens of a unit, by which budgets count."""
+        return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
     def unit(self) -> Code:
@@ -307,18 +323,19 @@ class UnitsView(View):
         return Code(f"{self.unit}s" if self.single else "patches")
 
     @property
-    def is_batched(self) -> Code:
-        """Whether an input `key` has an entry for each item."""
-        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
+    def selected(self) -> dict[str, Code]:
+        """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones."""
+        entries = {key: Code(f"mm_kwargs[{pyrepr(key)}][indices]") for key in self.tensors if key in self.batched}
+        if not self.single and not self.sized:
+            pixels = pyrepr(self.pixels_buffer)
+            entries[self.pixels_buffer] = Code(f"[mm_kwargs[{pixels}][i] for i in indices]")
+        return entries
 
     @property
-    def joined(self) -> Code:
-        """The pixels of a batch."""
-        pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
-        if self.sized:
-            return pixels
-        whole = f".flatten(0, -{self.pixel_axes + 1})" if self.single and self.regroups else ""
-        return Code(f"torch.{'stack' if self.single else 'cat'}(list({pixels})){whole}")
+    def others(self) -> list[str]:
+        """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
+        keys = [key for key in self.batched if key != self.embeds]
+        return keys if {*keys} - self.selected.keys() else []
 
     @property
     def total(self) -> Code:
@@ -330,7 +347,7 @@ class UnitsView(View):
     @property
     def reads_counts(self) -> bool:
         """Whether the code behind a replay needs the number of patches of each item."""
-        return not self.single and "num_patches" in self.total + self.embeddings
+        return "num_patches" in self.total + (self.embeddings or "")
 
 
 @dataclass(frozen=True)
@@ -907,29 +924,52 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
-    alone = parts if explicit.single else f"[part.flatten(0, -2) for part in {parts}]"
+    tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
+    named = token_lets or not _is_path(tokens)
+    joined = f"mm_kwargs[{pyrepr(modality.pixels)}]"
+    if explicit.single:
+        joined += f".flatten(0, -{len(port.pixels.shape) + 1})" * extraction.regroups
+    elif not port.sized:
+        joined = f"torch.cat(list({joined}))"
+    # Without anything else to read, what follows the encoder is a part of the graph.
+    follows = explicit.single and extraction.after is not None and not extraction.arguments
+    returned = extraction.returns.split(" | ")
+
+    def encoded(pixels: str) -> Code:
+        call = f"self.{extraction.encode}({pixels})" if extraction.made else explicit.call.python({"pixels": pixels})
+        return Code(f"self.{extraction.after}({call})" if follows else call)
+
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     return UnitsView(
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[modality.pixels],
-        budget_min=Code(f"self._encoder_cudagraph_{modality.name if explicit.single else 'patch'}_tokens"),
-        budget_why=f"One {modality.name if explicit.single else 'patch'}.",
+        budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
+        budget_why=f"One {unit}.",
         budget_lets=(),
-        forward=Code(f"self.{ENCODE_METHOD}"),
+        forward=encoded(f"{buffers}[{pyrepr(modality.pixels)}]"),
+        eager=encoded(joined),
+        makes_items=follows and "torch.Tensor" not in returned,
+        may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=list(port.batched),
+        tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
-        regroups=extraction.regroups,
-        pixel_axes=len(port.pixels.shape),
-        tokens=token_names.code(explicit.tokens),
+        joined=Code(joined),
+        tokens=tokens,
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})" if extraction.after else alone),
+        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after and not follows else None,
     )
+
+
+def _is_path(code: Code) -> bool:
+    """Whether code is an attribute of the model or of a part of it."""
+    return all(part.isidentifier() for part in code.split("."))
 
 
 def _row_count(field: SizedField) -> Code:

@@ -379,27 +379,46 @@ def test_units_of_another_shape_are_the_models() -> None:
 
 
 class ExplicitUnits(Units):
-    """LLaVA with the method that an explicit port makes of its code."""
+    """LLaVA with the methods that an explicit port makes of its code."""
 
     def _encode_patches(self, pixels):
         return self._image_pixels_to_features(self.vision_tower, pixels).mul(3)
 
+    def _project_image_features(self, features):
+        return features.mul(3)
 
-def test_units_of_an_explicit_port() -> None:
-    facts = TreeFacts(extraction=Extraction((), (), None, (), None, split=False, regroups=False))
-    model, pixels = made("llava", ExplicitUnits, facts), torch.rand(3, 3, 2, 2)
-    wanted = model.embed_multimodal(pixel_values=pixels)
+    def _split_image_features(self, features):
+        return tuple(features.mul(3))
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        {"after": None, "encode": "_encode_patches"},
+        {"after": "_project_image_features", "returns": "torch.Tensor | tuple[torch.Tensor, ...]"},
+        {"after": "_split_image_features", "returns": "MultiModalEmbeddings"},
+    ],
+    ids=["a method of the port", "what follows", "what follows makes items"],
+)
+def test_units_of_an_explicit_port(made_of: dict[str, Any]) -> None:
+    extraction = Extraction((), (), arguments=(), parsed=None, split=False, regroups=False, **made_of)
+    model = made("llava", ExplicitUnits, TreeFacts(extraction=extraction, checks_types=True))
+    batch = {"pixel_values": torch.rand(3, 3, 2, 2)}
+    wanted = model.embed_multimodal(**batch)
 
     assert not hasattr(model, "_embed_encoder_inputs")
-    for batch in ({"pixel_values": pixels}, {"pixel_values": [*pixels]}):
-        for budget in (12, 15, 40):
-            agree(embedded(model, batch, budget), wanted)
-            selections(model, batch, wanted, budget)
-        agree([*model.encoder_eager_forward(batch)], wanted)
+    for budget in (12, 15, 40):
+        agree(embedded(model, batch, budget), wanted)
+        selections(model, batch, wanted, budget)
+    agree([model.encoder_eager_forward(batch)], [torch.cat(wanted)])
     ready = {"image_embeds": torch.rand(2, 5, HIDDEN)}
-    found: dict[int, Any] = {}
-    model.postprocess_encoder_output({"default": pixels}, [0, 1], [5, 5], found, True, ready)
-    agree([found[0], found[1]], [*ready["image_embeds"]])
+    specs = model.get_encoder_cudagraph_item_specs(ready)
+    assert [spec.output_tokens for spec in specs] == [5, 5]
+    assert all(spec.path_output_tokens["default"] > 1 << 30 for spec in specs), "more than any graph holds"
+    agree(
+        [model.encoder_eager_forward(model.select_encoder_cudagraph_items(ready, [1]))],
+        [ready["image_embeds"][1]],
+    )
 
 
 class Rows(Model):
