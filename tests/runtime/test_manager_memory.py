@@ -7,6 +7,7 @@ import torch
 from helpers import assert_equals_eager, make_manager
 from towers import PackedTower, TileTower
 
+from scaffold.runtime.backend import fit_block
 from scaffold.runtime.recording import RecordingBackend
 
 MIB = 1 << 20
@@ -77,6 +78,29 @@ def test_settings_and_caps_bound_what_is_held(options, held):
     assert budgets(manager) == START
     assert device.memory_used() == GRAPHS + held
     assert manager.wants_graphs == (held > KEPT or "plan_bytes" in options)
+
+
+@pytest.mark.parametrize(
+    ("further", "best"),
+    [
+        ({}, 1000),
+        ({1000: 320, 1050: 320}, 1100),
+        ({1000: 40, 1050: 90, 1100: 90}, 1000),  # gaps of 4 %: no larger block takes less
+        ({1000: 320, 1050: 320, 1100: 320, 1150: 20}, 1150),
+        (dict.fromkeys((1000, 1050, 1100, 1150, 1200), 320), 1000),
+        ({1000: 320, 1050: 10, 1100: 320}, 1050),
+    ],
+)
+def test_the_first_block_of_a_pool_is_the_one_that_costs_least(further, best):
+    tried = []
+
+    def pool_with(block):
+        tried.append(block)
+        return block + further.get(block, 0)
+
+    assert fit_block(1000, pool_with) == best
+    assert tried == sorted(set(tried))
+    assert len(tried) == 5 or min(b + further.get(b, 0) for b in tried) <= tried[-1] + 50
 
 
 class Around(PackedTower):
