@@ -48,7 +48,7 @@ SHARING = range(2**20 + 1, 10 * 2**20)
 def neighbours(path: str, tower: Modules, weight: torch.Tensor) -> list[torch.Tensor]:
     """Weights of the linear layers in a module's block that may share a segment of memory with one of its weights.
 
-    None where the weights sleep: vLLM frees the memory that it gave them, and new memory would stay in use.
+    Empty where the weights may sleep: vLLM frees the memory that it gave them, and new memory would stay in use.
     """
     allocator = getattr(sys.modules.get("vllm.device_allocator.cumem"), "CuMemAllocator", None)
     block = path.rpartition(".")[0]
