@@ -285,8 +285,8 @@ def warm(subject: Traffic | CutTraffic, host: Any) -> None:
     torch.cuda.synchronize()
 
 
-def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the capture of a way in this process."""
+def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds and mebibytes of the capture of a way in this process, tunings included, and of our idle captures."""
     towers = towers_of(subject, [way])
     warm(subject, towers[way][0])
     gc.collect()
@@ -294,7 +294,20 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
     manager, measured = capture_measured(maker(way, towers, settings))
     theirs = manager.budget_graphs.values() if way in THEIRS else ()
     graphs = sum(len(graphs) for graphs in theirs) if theirs else len(manager.core.report.captured)
-    return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
+    budgets = manager.path_token_budgets.values()
+    found = {
+        "seconds": round(measured["seconds"], 3), "graphs": graphs, "device_mb": round(measured["device_mb"]),
+        "largest": max(budget for ladder in budgets for budget in ladder),
+    }  # fmt: skip
+    if not theirs:
+        report = manager.core.report
+        graphs_mb = report.device_bytes / 2**20
+        found |= {
+            "graphs_mb": round(graphs_mb), "held_mb": round(report.held_bytes / 2**20),
+            "kept_mb": round(report.kept_bytes / 2**20), "buffers_mb": round(report.arena_bytes / 2**20),
+            "idle_graphs": manager.capture_when_idle(), "idle_mb": round(report.device_bytes / 2**20 - graphs_mb),
+        }  # fmt: skip
+    return found
 
 
 def starts(name: str, backend: str, settings: str, ways: list[str], more: list[str]) -> dict[str, Any]:
@@ -516,7 +529,10 @@ def main() -> int:
     context = start_vllm(arguments.backend)
     if arguments.start:
         subject = traffic_of(arguments.models, arguments.ports, arguments.batched)
-        print(json.dumps(start(arguments.start, subject, settings)), flush=True)
+        found = start(arguments.start, subject, settings)
+        import vllm
+
+        print(json.dumps({**found, "vllm": vllm.__version__, "machine": torch.cuda.get_device_name()}), flush=True)
         return 0
     total = ByModel(arguments.out, arguments.machine, settings=settings)
 
