@@ -125,6 +125,17 @@ def test_search_finds(address, page, tmp_path, words, place, width):
     keep(page, tmp_path, f"search-{words}-{width}")
 
 
+@pytest.mark.parametrize("width", [768, 1280])
+def test_an_operators_questions_are_answered_in_the_first_screen(address, page, width):
+    """With the MiB that graphs take, which follow the table of answers."""
+    page.size(width)
+    page.open(f"{address}operators/")
+    said = (
+        "[...document.querySelectorAll('article p')].find(p => p.innerText.includes('MiB of GPU memory at start-up'))"
+    )
+    assert page.run(f"{said}.getBoundingClientRect().bottom") < 900  # the height of the window
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", SHOWN)
 def test_text_is_legible(address, page, tmp_path, name, scheme):
