@@ -153,7 +153,8 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
 
 
 def draw(cells: dict[str, Any], rows: list[tuple[str, str]]) -> str:
-    left, top, width, height = 150, 30, 46, 24
+    top, width, height = 30, 46, 24
+    left = 8 * max(len(f"{model} {modality}") for model, modality in rows)  # pixels of a letter in a wide font
     across, down = left + width * len(RELEASES) + 10, top + height * len(rows) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" width="{across}" height="{down}" '

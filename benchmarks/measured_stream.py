@@ -277,6 +277,10 @@ def memory_for_operators() -> Iterator[str]:
     """MiB of graphs for each model that today's manager was measured with, and what is known of others."""
     served, others = load("stream_h100_served")["models"], load("stream_h100_layouts")["models"]
     found = {name.removesuffix(":served"): one for name, one in served.items() if name.endswith(":served")} | others
+    begin = [one["own_mb"]["on"]["graphs_mb"] for one in found.values()]
+    most = [one["memory_mb"]["on"] for one in found.values()]
+    yield wrapped(f"""Our graphs take {min(begin)} to {max(begin)} MiB of GPU memory at start-up, and {min(most)} to
+    {max(most)} MiB at most:""")
     heads = ("GPU memory, MiB", "vLLM's own graphs", "ours at start-up", "ours at most")
     yield table(
         heads,

@@ -8,7 +8,8 @@ from typing import Any
 #: Code in a sentence, and a word in it that a browser would break after its first hyphen, such as `--yes`.
 CODE = re.compile(r"(?<!<span></span>)<code>[^<]*</code>")
 WORD = re.compile(r"(?<![\w./-])(?=[\w-]{2,30}(?![\w./-]))\w*-[\w-]+")
-
+#: A path that is too long for a column of a table.
+PATH = re.compile(r"[\w./-]{40,}")
 
 #: The line below the head of a Markdown table.
 RULE = re.compile(r"^\|(?: *:?-+:? *\|)+$", re.MULTILINE)
@@ -27,5 +28,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Keep such a word in one line. The span changes nothing else, so that a copy has the plain text."""
-    return CODE.sub(lambda code: WORD.sub(r'<span class="word">\g<0></span>', code[0]), html)
+    """Keep such a word in one line, and let such a path break. Neither changes the text that somebody copies."""
+    words = CODE.sub(lambda code: WORD.sub(r'<span class="word">\g<0></span>', code[0]), html)
+    return CODE.sub(lambda code: PATH.sub(lambda path: re.sub("[/_]", r"\g<0><wbr>", path[0]), code[0]), words)

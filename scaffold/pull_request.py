@@ -499,6 +499,8 @@ def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
             yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
     own = None if port.shipped else Path(port.file)
     yield shlex.join(["pip", "install", f"vitcg-scaffold[cpu]=={__version__}"])
+    if own is not None:
+        yield f"# {own.name} is below; save it here first"
     as_is = ["--as-is"] if change.edited else []
     yield shlex.join(["vitcg-scaffold", "verify", _name(port), "--vllm", ".", *as_is, "--tail", "all"])
     yield "```"

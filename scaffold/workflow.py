@@ -5,6 +5,7 @@ The stages do the work; this module only orders them and passes their values on.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.protocol.tree import module_file
+from scaffold.syntax import FunctionNode, assigned_to, parse
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -55,32 +57,104 @@ def find_drift(prepared: PreparedPort, tree: SourceTree) -> Diagnostic | None:
 
     None where the class has that port, none, or one of somebody else.
     """
-    from scaffold.changes import line_opcodes
     from scaffold.plan import Present
 
+    port = prepared.plan.port
     if prepared.plan.present not in (Present.CHANGED, Present.GENERATED) or not prepared.package:
         return None
     change = prepared.package[0]
     there, made = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (change.before, change.after))
-    _, first, last, start, end = next(codes for codes in line_opcodes(there, made) if codes[0] != "equal")
-    port = prepared.plan.port
-    place = tree.span(change.path, min(first + 1, max(len(there), 1)))
     words = [port.reference, "--vllm", tree.label, *(["--package", tree.home_label] if tree.package else [])]
     prove, write = (
         shlex.join(["vitcg-scaffold", *command])
         for command in (["verify", *words, "--as-is"], ["new", *words, "--replace"])
     )
+    return _drift(
+        f"the port of {port.class_name} in the tree is not the one that {Path(port.file).name} generates",
+        (tree, change.path, 1),
+        (there, made),
+        f"`{prove}` proves the tree's, `{write}` writes the generated one, and "
+        "`git checkout {file}` drops an edit that is not committed",
+    )
+
+
+def _drift(
+    message: str, at: tuple[SourceTree, str, int], lines: tuple[Sequence[str], Sequence[str]], way: str
+) -> Diagnostic:
+    """VCG511 at the first of the tree's lines, which start there `at`, that is not generated so."""
+    from scaffold.changes import line_opcodes
+
+    (tree, path, line), (there, made) = at, lines
+    _, first, last, start, end = next(codes for codes in line_opcodes(there, made) if codes[0] != "equal")
+    place = tree.span(path, line + min(first, max(len(there) - 1, 0)))
     return Diagnostic(
         "VCG511",
-        f"the port of {port.class_name} in the tree is not the one that {Path(port.file).name} generates",
+        message,
         place,
-        f"`{prove}` proves the tree's, `{write}` writes the generated one, and "
-        f"`git checkout {place.file}` drops an edit that is not committed",
+        way.replace("{file}", place.file),
         notes=(
             f"the tree has `{there[first].strip()}`" if first < last else "the tree has nothing here",
             f"generated is `{made[start].strip()}`" if start < end else "nothing is generated here",
         ),
     )
+
+
+def find_edited(port: AnyPort, tree: SourceTree, base: SourceTree | None = None) -> Diagnostic | None:
+    """VCG511 with the first line where somebody edited what an earlier run added to the tree, and which a plan of today
+    takes for upstream's own: an entry of the test, or a method that holds the model's own code.
+
+    `base` is the tree before the port. Without it what the last run found is, and without a run nothing is compared.
+    """
+    from scaffold.edit.snippets import same_meaning
+    from scaffold.publish import published_changes
+
+    before = base
+    if before is None:
+        found = published_changes(tree.home, f"new {port.name}")
+        before = tree.with_files({change.path: change.before for change in found if change.before is not None})
+        if not found:
+            return None
+    planned = prepare_port(port, before, replace=True)
+    for change in planned.changed:
+        if not change.path.endswith(".py") or not tree.exists(change.path):
+            continue
+        old, made = ((text or b"").decode("utf-8") for text in (change.before, change.after))
+        own, parts, there = _definitions(old), _definitions(made), _definitions(tree.read(change.path))
+        for name in [name for name in parts if name not in own and name in there]:
+            # A plan of today compares the methods of the protocol itself.
+            if name.rpartition(".")[2] in planned.plan.methods.names or same_meaning(there[name], parts[name]):
+                continue
+            lines = [
+                text.splitlines()[(node.lineno or 1) - 1 : node.end_lineno]
+                for text, node in ((tree.read(change.path), there[name]), (made, parts[name]))
+            ]
+            return _drift(
+                f"`{name}` in the tree is not what {Path(port.file).name} generates",
+                (tree, change.path, there[name].lineno),
+                (lines[0], lines[1]),
+                "put the generated line back, or let the descriptor say it; `git checkout {file}` drops an edit that "
+                "is not committed",
+            )
+    return None
+
+
+def _definitions(text: str) -> dict[str, ast.stmt | ast.expr]:
+    """The functions and methods of a module, and the entries of its dictionaries, by their names."""
+    found: dict[str, ast.stmt | ast.expr] = {}
+    for node in parse(text).body:
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                found |= {f"{name}.{one.name}": one for one in body if isinstance(one, FunctionNode)}
+            case ast.FunctionDef(name=name):
+                found[name] = node
+            case (
+                ast.Assign(value=ast.Dict(keys=keys, values=values))
+                | ast.AnnAssign(value=ast.Dict(keys=keys, values=values))
+            ):
+                (target, *_) = map(ast.unparse, assigned_to(node))
+                entries = zip(keys, values, strict=True)
+                found |= {f"{target}[{key.value!r}]": one for key, one in entries if isinstance(key, ast.Constant)}
+    return found
 
 
 class RefusedResult(DiagnosticError):

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Without --vllm: all descriptors of the folder's manifest.")
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")
+@click.option(
+    "--base",
+    metavar="PATH|RELEASE",
+    help="With --check of a tree: compare with this one, the one before the port [what `new` found].",
+)
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
 @reenter_option("Write a port that runs the model's code twice for each batch (VCG466), for a fork of vLLM.")
 @click.option(
@@ -71,6 +76,7 @@ def command(
     everything: bool,
     diff: bool,
     check: bool,
+    base: str | None,
     replace: bool,
     reenter: bool,
     verify: bool,
@@ -99,10 +105,12 @@ def command(
     """
     from scaffold.plan import Present
     from scaffold.publish import require_finished
-    from scaffold.workflow import RefusedResult, find_drift, load_port, prepare_port
+    from scaffold.workflow import RefusedResult, find_drift, find_edited, load_port, prepare_port
 
     if diff and check:
         raise click.UsageError("--diff and --check exclude each other: --diff exits with 0, --check with 1.")
+    if base is not None and not (check and vllm):
+        raise click.UsageError("--base is the tree that --check of a tree compares with: it needs --check and --vllm.")
     mode = "diff" if diff else "check" if check else None
     if verify and (mode or vllm is None):
         raise click.UsageError("--verify goes with a tree that `new` writes to; `verify` alone writes nothing.")
@@ -152,6 +160,11 @@ def command(
         if not reenter:
             say_unwritten(console, prepared.plan)
     elif mode == "check":
+        if not prepared.changed:
+            before = open_target(console, base, package).tree if base is not None else None
+            if (edited := find_edited(port, place.tree, before)) is not None:
+                console.report([changed(edited, severity=Severity.WARNING)])
+                raise click.exceptions.Exit(Exit.DRIFT)
         _summarise(console, prepared, "would change")
         _name_missing(console, prepared)
         options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter

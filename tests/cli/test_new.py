@@ -117,6 +117,31 @@ def test_an_edited_port_is_drift(run, ported, there, edited):
     assert run(*words, "--check").code == 0
 
 
+def test_an_edit_beside_the_protocols_methods_is_drift(run, ported, release_tree):
+    """An entry of the test, which upstream may have had before: what the tree held before the port tells."""
+    test = ported / TEST
+    generated = test.read_text()
+    before, entry, rest = generated.partition('"internvl": VitCudagraphTestConfig(')
+    wanted = "num_video_frames=8,"
+    assert entry
+    test.write_text(before + entry + rest.replace(wanted, "num_video_frames=4,", 1))
+    line = (before + entry + rest.partition(wanted)[0]).count("\n") + 1
+    words = ("new", "internvl", "--vllm", ported, "--check")
+    said = "warning[VCG511]: `MODEL_CONFIGS['internvl']` in the tree is not what internvl.yaml generates"
+
+    with_record = run(*words)
+    shutil.rmtree(ported / ".vitcg-scaffold")
+    clone, against = run(*words), run(*words, "--base", release_tree("0.22.0").root)
+
+    assert (with_record.code, clone.code, against.code) == (1, 0, 1)
+    for done in (with_record, against):
+        assert f"{TEST}:{line}:1: {said}" in done.err
+        assert "note: generated is `num_video_frames=8,`" in done.err
+    test.write_text(generated)
+    assert run(*words, "--base", "0.22.0").code == 0
+    assert run("new", "internvl", "--base", "0.22.0").code == 2
+
+
 def test_an_outdated_port_is_drift(run, ported):
     own = Path("internvl.yaml")
     shipped = (SHIPPED / "internvl.yaml").read_text()

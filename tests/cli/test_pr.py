@@ -152,7 +152,8 @@ def test_the_test_plan_selects_the_entry_by_its_key(name, release_tree, tmp_path
     assert f"run `vitcg-scaffold bench {draft}` on a GPU" in text
     # A reviewer has neither the file nor its folder: the text has it, and the command takes it by its name. What leads
     # the author's editor to a schema stays away.
-    assert "vitcg-scaffold verify draft.yaml --vllm . --tail all\n" in text
+    save = "# draft.yaml is below; save it here first\n"
+    assert f"{save}vitcg-scaffold verify draft.yaml --vllm . --tail all\n" in text
     assert str(tmp_path) not in text.replace(f"bench {draft}", "")
     assert f"````yaml\n{shipped}" in text
 

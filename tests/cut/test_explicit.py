@@ -13,7 +13,7 @@ from scaffold.descriptor.load import shipped_path
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.edit import PutMethods
 from scaffold.protocol import SourceTree
-from scaffold.workflow import load_port, prepare_port
+from scaffold.workflow import find_edited, load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -106,6 +106,22 @@ def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: 
     assert methods.source == next(
         edit.source for file in prepared.plan.files for edit in file.edits if isinstance(edit, PutMethods)
     )
+
+
+def test_an_edit_of_an_extracted_method_is_drift(release_tree: Any, ported: Any) -> None:
+    """A plan of the ported tree takes the method for the model's own code."""
+    port, release = load_port("llava_next"), release_tree(RELEASE)
+    tree = ported(port, prepare_port(port, release, replace=True))
+    assert find_edited(port, tree, release) is None
+    head, name, body = tree.read(LLAVA_NEXT).partition("def _merge_patch_embeddings(")
+    assert name
+    by_hand = body.replace("if image_sizes is None:", "if not image_sizes:", 1)
+    edited = tree.with_files({LLAVA_NEXT: (head + name + by_hand).encode()})
+    drift = find_edited(port, edited, release)
+    assert not prepare_port(port, edited).changed
+    assert drift is not None
+    assert drift.message == f"`{CLASS}._merge_patch_embeddings` in the tree is not what llava_next.yaml generates"
+    assert drift.notes[0] == "the tree has `if not image_sizes:`"
 
 
 def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: Any) -> None:

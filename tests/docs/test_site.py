@@ -106,6 +106,27 @@ def test_nothing_runs_past_an_edge(site, address, page):
     assert tables > 300
 
 
+#: The texts of a picture that are not inside it.
+CUT_OFF = """fetch(ADDRESS).then(answer => answer.text()).then(text => {
+  const box = document.createElement("div")
+  box.innerHTML = text
+  document.body.append(box)
+  const edge = box.querySelector("svg").getBoundingClientRect()
+  return [...box.querySelectorAll("text")].filter(one => {
+    const place = one.getBoundingClientRect()
+    return place.left < edge.left || place.right > edge.right || place.top < edge.top || place.bottom > edge.bottom
+  }).map(one => one.textContent)
+})"""
+
+
+def test_no_word_of_a_picture_is_cut_off(site, address, page):
+    page.open(address)
+    pictures = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.svg")) if "assets" not in path.parts]
+    assert len(pictures) > 10
+    found = {name: page.run(CUT_OFF.replace("ADDRESS", f"'/{name}'")) for name in pictures}
+    assert {name: texts for name, texts in found.items() if texts} == {}
+
+
 def test_a_table_past_its_edge_is_seen(address, page):
     page.size(WIDTHS[-1])
     page.open(f"{address}operators/")
@@ -123,6 +144,17 @@ def test_search_finds(address, page, tmp_path, words, place, width):
     first = "[...document.querySelectorAll('.md-search-result__item:first-child a')].map(link => link.href)"
     page.wait(f"{first}.some(link => link.endsWith('{place}'))")
     keep(page, tmp_path, f"search-{words}-{width}")
+
+
+@pytest.mark.parametrize("width", [768, 1280])
+def test_an_operators_questions_are_answered_in_the_first_screen(address, page, width):
+    """With the MiB that graphs take, which follow the table of answers."""
+    page.size(width)
+    page.open(f"{address}operators/")
+    said = (
+        "[...document.querySelectorAll('article p')].find(p => p.innerText.includes('MiB of GPU memory at start-up'))"
+    )
+    assert page.run(f"{said}.getBoundingClientRect().bottom") < 900  # the height of the window
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

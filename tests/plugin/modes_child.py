@@ -17,6 +17,8 @@ MODES = {
     "left out": {"VLLM_PLUGINS": ""},
     "no GPU": {"VITCG_CPU": "0"},
 }
+#: Packages that commands need, and neither a server nor vLLM.
+OF_COMMANDS = ("ruff", "markdown_it", "pypi_simple", "platformdirs")
 ARCHITECTURES = ("InternVLChatModel", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
 
 
@@ -36,6 +38,7 @@ def look() -> dict[str, object]:
         interfaces.supports_encoder_cudagraph(model)  # as a runner asks before it makes a manager
         models.append(model)
     return {
+        "of commands": [name for name in OF_COMMANDS if name in sys.modules],
         "adapters": [type(m).__name__ for m in models if type(m).__module__.startswith("vitcg_adapters.")],
         "ours": [type(m).__name__ for m in models if is_ours(m)],
         "network": [event for event in connected if event in ("socket.connect", "socket.getaddrinfo", "socket.bind")],

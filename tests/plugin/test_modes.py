@@ -31,6 +31,7 @@ def test_every_mode_changes_what_it_says(tmp_path):
     everything = [INTERN, QWEN2, QWEN2_5]
     found = json.loads(lines[-1].removeprefix("RESULT "))
     assert [mode.pop("network") for mode in found.values()] == [[]] * 8
+    assert [mode.pop("of commands") for mode in found.values()] == [[]] * 8
     assert found == {
         "all": {"adapters": everything, "ours": everything},
         "off": {"adapters": [], "ours": []},

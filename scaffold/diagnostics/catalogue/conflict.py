@@ -70,7 +70,9 @@ CODES: tuple[Code, ...] = (
         "`pr` describes what `new` wrote, and `verify` proves it. Here `new` would still change something: it never "
         "ran, the descriptor or the tool has changed since, or somebody edited the files.\n\nA port of which a third "
         "of the methods is the generated one counts as an edited or an earlier port. `new` does not write over it "
-        "without --replace, and `new --check` exits with 1. The note has the first line that differs. To keep an edit, "
+        "without --replace, and `new --check` exits with 1. The note has the first line that differs. `--check` also "
+        "compares a test entry, and a method with the model's own code, with a port of the tree before: what `new` "
+        "found there, or `--base`. To keep an edit, "
         "prove the tree's own code with `verify --as-is`. To drop it, use git, or `new --replace`.",
     ),
     Code(
