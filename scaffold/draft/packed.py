@@ -30,8 +30,9 @@ from scaffold.draft.common import (
 from scaffold.draft.place import SourceLine
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.split import Tower, Unit, gate_of, put_attention, put_budget, put_calls, put_dtype, slice_of
+from scaffold.draft.split import Tower, Unit, put_attention, put_budget, put_calls, slice_of
 from scaffold.draft.subject import Subject
+from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
 from scaffold.tower.parts import Crossing, TowerSlice
 from scaffold.tower.source import Module, Owner
@@ -40,6 +41,7 @@ from scaffold.watch import Batch, Call, Leaf, Recording
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
 _GRIDS = {3: ("t", "h", "w"), 2: ("h", "w")}
 _WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
+_PRUNING = "is_multimodal_pruning_enabled"
 _OTHER = "its patches and their grid do not enter the same part as those of images"
 _Grid = tuple[tuple[int, ...], ...]
 
@@ -148,7 +150,7 @@ def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
 def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered], sheet: Sheet) -> None:
     first = next(iter(kept.values()))
     place, tree = first.place, subject.tree
-    cls = _class(subject, *first.calls[0].cls.rpartition(".")[::2])
+    cls = _class(subject, first.calls[0])
     if cls is None:
         raise beyond(tree, place, f"the class of `self.{first.part}`, which gets the pixels, is not in the tree")
     if not first.merge:
@@ -171,25 +173,48 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered]
     sheet.put("tower.data", first.data, place)
     sheet.put("tower.metadata", first.grid)
     tower = Tower(subject, sheet, first.part, cls, first.data, first.grid, place)
-    put_dtype(tower)
+    _put_dtype(subject, first, sheet)
     around = _around(subject, first, sheet)
     sliced = slice_of(tower)
     seen = _Sequences(recording, tuple(kept.values()), sliced)
     put_attention(tower, sliced, seen.unit, seen.window, frames="video" in kept)
     put_calls(tower, sliced, around)
     _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
-    gate = gate_of(subject.program, subject.model.owner, _visited(subject, kept.values()))
-    if gate is not None:
-        sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
+    _put_gate(_visited(subject, kept.values()), sheet)
 
 
-def _class(subject: Subject, module: str, name: str) -> Owner | None:
-    path = module.replace(".", "/")
-    for file in (f"{path}.py", f"{path}/__init__.py"):
-        found = subject.program.module(file)
-        if found is not None and name in found.classes:
-            return found, found.classes[name]
-    return None
+def _class(subject: Subject, call: Call) -> Owner | None:
+    """The class of a part that was called, None of one that is not in the tree."""
+    module, _, name = call.cls.rpartition(".")
+    path = module_file(subject.tree, module)
+    found = subject.program.module(path) if path else None
+    return (found, found.classes[name]) if found is not None and name in found.classes else None
+
+
+def _put_dtype(subject: Subject, entered: _Entered, sheet: Sheet) -> None:
+    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
+    norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
+    owner = next((_class(subject, call) for call in norms), None)
+    kept = subject.program.method(owner, "input_dtype") if owner is not None else None
+    if kept is not None:
+        place = SourceLine(kept[0].file, kept[2].lineno)
+        sheet.put(
+            "pixels.dtype", f"self.{entered.part}.input_norm.input_dtype", place, why="raw pixels, normalised inside"
+        )
+
+
+def _put_gate(visited: Iterable[tuple[Module, FunctionNode]], sheet: Sheet) -> None:
+    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
+
+    A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
+    """
+    for module, function in visited:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
+                place = SourceLine(module.file, node.lineno)
+                why = "pruning edits embeddings after the encoder"
+                sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
+                return
 
 
 def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:

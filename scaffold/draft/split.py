@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -12,14 +12,12 @@ from scaffold.draft.place import SourceLine
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet
 from scaffold.draft.subject import Subject
-from scaffold.syntax import FunctionNode, call_name, positional_parameters, self_attribute
+from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
-from scaffold.tower.source import Module, Owner, Program
+from scaffold.tower.source import Owner
 
 _FRAMES = "get_num_frames_with_most_features"
-#: Stand for a part that a process lacks.
-_STUBS = {"StageMissingLayer", "PPMissingLayer"}
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
 _UNITS = {
     "frame": "one sequence a frame: h * w rows, t times",
@@ -209,31 +207,12 @@ def _put_buffers(tower: Tower, crossings: Sequence[Crossing]) -> None:
 def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
     """The number of positions that the tower's rotary table is made for."""
     for module, cls in tower.subject.program.lineage(tower.cls):
-        constructors = [node for node in cls.body if isinstance(node, FunctionNode) and node.name == "__init__"]
-        for node in (inner for init in constructors for inner in ast.walk(init)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("get_rope"):
-                for keyword in node.keywords:
-                    value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-                    if keyword.arg == "max_position" and isinstance(value, int):
-                        return value, SourceLine(module.file, keyword.value.lineno)
+        for node in ast.walk(cls):
+            for keyword in node.keywords if isinstance(node, ast.Call) and call_name(node) == "get_rope" else ():
+                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+                if keyword.arg == "max_position" and isinstance(value, int):
+                    return value, SourceLine(module.file, keyword.value.lineno)
     return None
-
-
-def put_dtype(tower: Tower) -> None:
-    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
-    program = tower.subject.program
-    found = _assigned(program, tower.cls, "input_norm")
-    for node in ast.walk(found[0]) if found else ():
-        made = program.resolve(found[2][0], node.id) if found and isinstance(node, ast.Name) else None
-        if made is None or not isinstance(made[1], ast.ClassDef):
-            continue
-        norm = (made[0], made[1])
-        value, method = _assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
-        if value is not None or method is not None:
-            place = value[1] if value else SourceLine(norm[0].file, method[2].lineno if method else norm[1].lineno)
-            path = f"{tower.call}.input_norm.input_dtype"
-            tower.sheet.put("pixels.dtype", path, place, why="raw pixels, normalised inside")
-            return
 
 
 # --- calls and budget -----------------------------------------------------------------------------------------------
@@ -319,54 +298,3 @@ def _dummy_frames(model: Located) -> Iterator[tuple[int, SourceLine]]:
             value = known.get(given.id) if isinstance(given, ast.Name) else given
             if isinstance(value, ast.Constant) and type(value.value) is int:
                 yield value.value, SourceLine(module.file, value.lineno)
-
-
-_PRUNING = "is_multimodal_pruning_enabled"
-
-
-def gate_of(
-    program: Program, owner: Owner, visited: Iterable[tuple[Module, FunctionNode]]
-) -> tuple[str, SourceLine] | None:
-    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
-
-    A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
-    """
-    if _assigned(program, owner, _PRUNING) is None:
-        return None
-    for module, function in visited:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
-                return f"not self.{_PRUNING}", SourceLine(module.file, node.lineno)
-    return None
-
-
-def _assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, SourceLine, Owner] | None:
-    """The value that a class gives to `self.NAME`, its place, and the class that does.
-
-    `__init__` is looked at before other methods, and a class before its bases; what stands for a part that a process
-    lacks comes last.
-    """
-    missing = None
-    for module, cls in program.lineage(owner):
-        methods = [node for node in cls.body if isinstance(node, FunctionNode)]
-        for method in sorted(methods, key=lambda node: node.name != "__init__"):
-            for node in ast.walk(method):
-                value = _value_of(node, name)
-                if value is not None:
-                    found = value, SourceLine(module.file, value.lineno), (module, cls)
-                    if not _stands_for_nothing(value):
-                        return found
-                    missing = missing or found
-    return missing
-
-
-def _stands_for_nothing(value: ast.expr) -> bool:
-    """Whether a value is a stub for a part that this process does not have."""
-    return isinstance(value, ast.Call) and call_name(value) in _STUBS
-
-
-def _value_of(node: ast.AST, name: str) -> ast.expr | None:
-    """The value of `self.NAME = value`."""
-    if isinstance(node, ast.Assign):
-        return node.value if any(self_attribute(target) == name for target in node.targets) else None
-    return node.value if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name else None
