@@ -12,10 +12,9 @@ from math import prod
 
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond, left_out
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.ways import handed_on, unconditional
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
@@ -79,6 +78,12 @@ def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] |
     return None
 
 
+def waiting_call(frame: Frame, function: FunctionNode) -> ast.Call | None:
+    """The call in a function that a frame waits for."""
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return next((one for one in calls if (one.lineno, one.col_offset) == (frame.place.line, frame.place.column)), None)
+
+
 def pixel_keys(batch: Batch) -> set[str]:
     """The inputs of floating point, but precomputed embeddings, which have few axes."""
     given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
@@ -100,9 +105,7 @@ def narrow_entry(subject: Subject, frame: Frame) -> str | None:
     found = subject.program.method(subject.model.owner, "embed_multimodal")
     if found is None or frame.part != "":
         return None
-    calls = (one for one in ast.walk(found[2]) if isinstance(one, ast.Call))
-    place = (frame.place.line, frame.place.column)
-    node = next((one for one in calls if (one.lineno, one.col_offset) == place), None)
+    node = waiting_call(frame, found[2])
     if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
         return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""

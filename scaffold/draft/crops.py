@@ -13,9 +13,9 @@ from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width
 from scaffold.draft.cut import Site, entries_of, put_unit, rows_of, sites_of
 from scaffold.draft.gates import put_gate
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
 from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.syntax import strings
 from scaffold.watch import Recording

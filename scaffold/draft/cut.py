@@ -31,9 +31,8 @@ from scaffold.draft.common import (
 from scaffold.draft.explicit import put_explicit, tokens_recorded
 from scaffold.draft.gates import put_gate
 from scaffold.draft.layers import layers_of, put_joined_width
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import find_class, find_method, positional_parameters

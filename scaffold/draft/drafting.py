@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
@@ -15,18 +14,16 @@ from scaffold.draft.common import Drafted, pixel_keys, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import registered_name
+from scaffold.draft.locate import Subject, registered_name, subject_of
 from scaffold.draft.loop import draft_loop
 from scaffold.draft.packed import draft_packed
-from scaffold.draft.place import SourceLine
 from scaffold.draft.ported import has_port, hosted_mixin
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.rows import draft_rows
-from scaffold.draft.sheet import Question, Sheet
-from scaffold.draft.subject import Subject, subject_of
+from scaffold.draft.sheet import Question, Sheet, SourceLine
 from scaffold.draft.tiles import draft_tiles
-from scaffold.draft.unportable import offered, refuse_unportable, too_early
-from scaffold.protocol import read_protocol, tree_name
+from scaffold.draft.unportable import dialect_of, offered, refuse_unportable, too_early
+from scaffold.protocol import tree_name
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.tree import SourceTree
 from scaffold.watch import Recording
@@ -76,7 +73,8 @@ def draft_descriptor(
         reasons = "; ".join(recording.missing.values())
         raise undrafted(tree, reference, [_not_run(subject, f"the model ran on nothing: {reasons}")], recording)
     refused: list[Diagnostic] = []
-    cuts = _speaks_cuts(tree)
+    dialect = dialect_of(tree)
+    cuts = dialect is not None and dialect.postprocess is not Postprocess.NONE
     for name, why, draft in _LAYOUTS:
         if layout not in (None, name) or (name in _CUTS and not cuts):
             continue
@@ -219,9 +217,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
 
 def _dated(subject: Subject, refused: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """The reasons of a refusal, with the layouts that the protocol of the tree lacks: the model is not to blame."""
-    notes: tuple[str, ...] = ()
-    with suppress(DiagnosticError):  # `new` says what is wrong with the protocol
-        notes = too_early(read_protocol(subject.tree).dialect)
+    notes = too_early(subject.tree)
     return tuple(replace(found, notes=(*found.notes, *notes)) if found.code == "VCG483" else found for found in refused)
 
 
@@ -275,11 +271,3 @@ def _problems(draft: Draft) -> tuple[Diagnostic, ...]:
     except DiagnosticError as error:
         return tuple(replace(one, span=None) for one in error.diagnostics if one.code != "VCG390" and one.exit)
     return ()
-
-
-def _speaks_cuts(tree: SourceTree) -> bool:
-    """Whether the protocol of a tree can express a cut: one with a hook for results."""
-    try:
-        return read_protocol(tree).dialect.postprocess is not Postprocess.NONE
-    except DiagnosticError:
-        return False

@@ -13,11 +13,11 @@ from contextlib import suppress
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Sheet, SourceLine
+from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE
-from scaffold.protocol import read_protocol
+from scaffold.protocol.dialect import Paths
 
 #: Attributes of a model with the tokens of one unit.
 _TOKENS = ("num_image_token", "num_patches")
@@ -41,7 +41,9 @@ def put_explicit(
     `single`: an item is one unit. `places` are those of the call and of the pixels.
     """
     after = "_project_image_features" if single else "_merge_patch_embeddings"
-    found = _find(subject, parse_call(entry), parse_call(call), after) if _has_paths(subject) else None
+    dialect = dialect_of(subject.tree)
+    named = dialect is not None and dialect.paths is Paths.NAMED  # then an item may have no tokens at all
+    found = _find(subject, parse_call(entry), parse_call(call), after) if named else None
     if found is None:
         return
     held, follows = found
@@ -114,10 +116,3 @@ def _joined(patch: str, factor: str) -> str:
 def _with_ends(patch: str) -> str:
     """The tokens where two by two patches are one, and a token is at either end."""
     return f"(side // {patch} // 2) ** 2 + 2"
-
-
-def _has_paths(subject: Subject) -> bool:
-    """Whether the protocol of the tree names paths: then an item may have no tokens at all."""
-    with suppress(DiagnosticError):
-        return read_protocol(subject.tree).dialect.paths.value == "named"
-    return False

@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.locate import Located
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Located, Subject
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import assigned_to, name_path, strings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
@@ -13,12 +13,13 @@ from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import unfollowed_bases
-from scaffold.draft.place import SourceLine
+from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import (
     FunctionNode,
+    assigned_to,
     bind_call,
     call_name,
     find_class,
@@ -65,6 +66,28 @@ class Located:
     @property
     def place(self) -> SourceLine:
         return SourceLine(self.file, self.owner[1].lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model of a tree."""
+
+    tree: SourceTree
+    program: Program
+    model: Located
+
+    def assigned(self) -> Iterator[tuple[Module, ast.expr, ast.expr]]:
+        """The targets of assignments in the model's class and its bases, each with its module and its value."""
+        for module, cls in self.program.lineage(self.model.owner):
+            for node in ast.walk(cls):
+                value = getattr(node, "value", None)
+                yield from ((module, target, value) for target in assigned_to(node) if value is not None)
+
+
+def subject_of(tree: SourceTree, reference: str) -> Subject:
+    """The model that a reference means. Raises what `locate` raises."""
+    program = Program(tree)
+    return Subject(tree, program, locate(tree, program, reference))
 
 
 def locate(tree: SourceTree, program: Program, reference: str) -> Located:

@@ -28,9 +28,8 @@ from scaffold.draft.common import (
     put_width,
 )
 from scaffold.draft.gates import put_gate
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module

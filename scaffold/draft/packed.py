@@ -27,11 +27,10 @@ from scaffold.draft.common import (
     put_width,
     sizes_of_items,
 )
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.split import Tower, Unit, put_attention, put_budget, put_calls, slice_of
-from scaffold.draft.subject import Subject
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
 from scaffold.tower.parts import Crossing, TowerSlice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.place import SourceLine
+from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.tree import SourceTree
 
 

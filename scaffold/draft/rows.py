@@ -14,7 +14,7 @@ from itertools import accumulate, chain, islice, pairwise
 from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     MERGE,
     VISION,
@@ -31,14 +31,12 @@ from scaffold.draft.common import (
     sizes_of_items,
 )
 from scaffold.draft.gates import put_gate
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import TokenEntries, entries_of_tokens
+from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import ALL, as_reason, problems_of_way
-from scaffold.protocol import read_protocol
-from scaffold.protocol.tree import SourceTree
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -121,7 +119,8 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if more:
         what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
         raise beyond(subject.tree, encoder.place, what)
-    if not _speaks_rows(subject.tree):
+    dialect = dialect_of(subject.tree)
+    if dialect is not None and not dialect.padding_logics:
         raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
     results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
     kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
@@ -153,14 +152,6 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         put_gate(subject, (pixels.key,), sheet)
     # A chunk is an image where a test of the port brings one.
     return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
-
-
-def _speaks_rows(tree: SourceTree) -> bool:
-    """Whether a release has graphs of rows: one from 0.23 on."""
-    try:
-        return read_protocol(tree).dialect.padding_logics
-    except DiagnosticError:
-        return True  # `new` says what is wrong with the protocol
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------

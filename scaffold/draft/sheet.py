@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.place import SourceLine
 
 #: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118
@@ -23,6 +22,17 @@ _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
 
 Scalar = str | int | bool
 Answers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the tree; `file` is relative to its root."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.locate import Located
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Located, Subject
 from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice

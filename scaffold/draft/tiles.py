@@ -16,8 +16,8 @@ from scaffold.draft.common import Drafted, embeds_of, omitted, put_width, sized_
 from scaffold.draft.cut import Site, put_unit, reached_sites
 from scaffold.draft.explicit import tokens_recorded
 from scaffold.draft.gates import put_gate
+from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
 from scaffold.draft.ways import NOWHERE
 from scaffold.watch import Batch, Leaf, Recording
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.syntax import FunctionNode, dotted
 from scaffold.watch import Batch, Field
 

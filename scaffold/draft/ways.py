@@ -9,7 +9,7 @@ from typing import TypeGuard
 from scaffold.cut import find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
 from scaffold.syntax import assigned_to, parents_of
 
 #: The whole model as an entry.
@@ -22,10 +22,10 @@ _AS_LIST = {"tuple", "list", "extend"}
 def handed_on(call: ast.AST, function: ast.AST) -> bool:
     """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
     parents = parents_of(function)
-    return all(_in_list(node, parents) for node in _uses(call, function, parents))
+    return all(_in_list(node, parents) for node in uses_of(call, function, parents))
 
 
-def _uses(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
+def uses_of(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
     """The call itself, or where the name stands that it is assigned to."""
     above = parents.get(id(call))
     names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
