@@ -86,8 +86,8 @@ def waiting_call(frame: Frame, function: FunctionNode) -> ast.Call | None:
 
 def pixel_keys(batch: Batch) -> set[str]:
     """The inputs of floating point, but precomputed embeddings, which have few axes."""
-    given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
-    return {key for key, leaf in given if not EMBEDS.search(key) or len(leaf.shape) >= _IMAGES}
+    given = (leaf for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat")))
+    return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
 
 
 def embeds_of(subject: Subject, batch: Batch) -> str | None:
@@ -198,7 +198,7 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
                     sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
             elif grids and (tokens := entries_of_tokens(subject, batches, field)) is not None:
                 sheet.put(f"{at}.sizes", tokens.grid, why=f"its columns say the length of each item: {tokens.count}")
-            elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
+            elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
 

@@ -231,7 +231,7 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
     looked: set[int] = set()
     layers = {f"{repeated.name}.0" for repeated in recording.repeated}
     for call in [one for one in batch.calls if one.part in layers] or batch.calls:
-        way = _indices(batch, call.frame)
+        way = batch.chain(call.frame)
         for index in [index for index in way if index not in looked]:
             looked.add(index)
             for site, count in _pieces(subject, batch, shapes, way[0], index):
@@ -247,7 +247,7 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
 
 def _most(batch: Batch, site: Site) -> int:
     """The number of units where all items are padded to the most units of one."""
-    shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
+    shapes = [leaf.shape for leaf in batch.given(site.pixels)]
     return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
 
 
@@ -257,20 +257,12 @@ def _is_padded(batch: Batch, site: Site) -> bool:
     return len(shapes) == 1 and len(shapes[0]) - len(site.unit) > 1
 
 
-def _indices(batch: Batch, index: int | None) -> list[int]:
-    found: list[int] = []
-    while index is not None:
-        found.insert(0, index)
-        index = batch.frames[index].caller
-    return found
-
-
 def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
     found = {}
     flat = {field.key for field in batch.fields if field.kind == "flat"}
     for key in sorted(pixel_keys(batch)):
-        tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
+        tensors = [leaf.shape for leaf in batch.given(key)]
         fewest = min(len(shape) for shape in tensors) - 1
         axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
         units = {shape[len(shape) - axes :] for shape in tensors}
@@ -321,10 +313,10 @@ def _pieces(
         beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
         after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
         at, first = line_of(frame), batch.frames[entry]
-        way = [batch.frames[one] for one in _indices(batch, index)]
+        way = [batch.frames[one] for one in batch.chain(index)]
         methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
         (text, more), unit, outer = told, shapes[key][1], index != entry
-        raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
+        raw = any(one.key == key for one in given[name].sources)
         result = taken[0] if taken is not None else None
         site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
         yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
@@ -339,7 +331,7 @@ def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) 
         for axis in (0, 1)
         if len(unit) > 1 and leaf.shape[axis + 1 :] == unit and leaf.shape[:axis] == (1,) * axis
     ]
-    given = [(key, axis) for key, axis in fitting if any(one.of.partition("[")[0] == key for one in leaf.sources)]
+    given = [(key, axis) for key, axis in fitting if any(one.key == key for one in leaf.sources)]
     if given or len(fitting) == 1:
         return (given or fitting)[0]
     made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1

@@ -91,9 +91,7 @@ def _first(batch: Batch, layers: str) -> Call | None:
 
 def _put(recording: Recording, call: Call, layers: str, loop: _Loop, sheet: Sheet) -> None:
     """Fill in `pixels` and `forward`."""
-    units = [
-        leaf.shape for one in recording.batches for leaf in one.inputs if leaf.at.partition("[")[0] in pixel_keys(one)
-    ]
+    units = [leaf.shape for one in recording.batches for key in pixel_keys(one) for leaf in one.given(key)]
     side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
     width = next(leaf.shape[-1] for leaf in call.arguments if leaf.is_tensor)
     patch = f"the side of a patch, in pixels: {side} in the recording"

@@ -363,7 +363,7 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     if len(keys) != 1:
         raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
     key = keys[0]
-    given = [[leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == key] for batch in batches]
+    given = [batch.given(key) for batch in batches]
     grids = sorted(
         leaf.at
         for leaf in batches[0].inputs
@@ -379,7 +379,7 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     described = {key, mask, coarse, *grids[:1], *([tokens.name] if tokens is not None else [])}
     zeros = dict(_zeros(batches, encoder.rows, {*described, *grids})) if grid else {}
     known = {*described, *counts, *zeros}
-    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
+    others = {leaf.key for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
         raise beyond(subject.tree, encoder.place, what)
@@ -425,11 +425,11 @@ def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
 
 def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
     """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
-    for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
+    for name in dict.fromkeys(leaf.key for leaf in batches[0].inputs):
         shapes: dict[tuple[int, ...], set[int]] = {}
         per: list[tuple[int | str, ...]] = []
         for batch, counts in zip(batches, rows, strict=True):
-            leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
+            leaves = batch.given(name)
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
             apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
             flat = next((field.lengths for field in batch.fields if field.key == name and field.kind == "flat"), ())
