@@ -16,7 +16,7 @@ from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond, left_out
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.ways import handed_on, unconditional
+from scaffold.draft.ways import ALL, handed_on, unconditional
 from scaffold.syntax import FunctionNode, assigned_to, self_attribute
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
@@ -100,7 +100,13 @@ def embeds_of(subject: Subject, batch: Batch) -> str | None:
 # -- the entry ---------------------------------------------------------------------------------------------------------
 
 
-def narrow_entry(subject: Subject, frame: Frame) -> str | None:
+def entries_of(subject: Subject, frame: Frame) -> list[str]:
+    """Entries that lead to a call, the one to prefer first: what `embed_multimodal` hands on as it is, or all of it."""
+    narrow = _narrow_entry(subject, frame)
+    return [narrow, ALL] if narrow else [ALL]
+
+
+def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
     """The call in `embed_multimodal`, if its result is handed on and each argument is made of the batch alone."""
     found = subject.program.method(subject.model.owner, "embed_multimodal")
     if found is None or frame.part != "":

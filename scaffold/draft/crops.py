@@ -11,7 +11,7 @@ from itertools import product
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width
-from scaffold.draft.cut import Site, entries_of, put_unit, rows_of, sites_of
+from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
@@ -45,7 +45,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
             refused += beyond(subject.tree, whole.place, what).diagnostics
         ends = [*later, *([None] if rows <= tokens else [])]
-        for through, entry in product(ends, entries_of(subject, whole)):
+        for through, entry in product(ends, whole.entries(subject)):
             problems = problems_of_way(subject, [entry], parse_call(text), through=through)
             if problems:
                 refused += map(as_reason, problems)

@@ -19,9 +19,9 @@ from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     VISION,
     Drafted,
+    entries_of,
     function_of,
     line_of,
-    narrow_entry,
     omitted,
     pixel_keys,
     put_fields,
@@ -92,6 +92,10 @@ class Site:
     #: Rows of the features of one unit, where the result is one tensor.
     rows: int = 0
 
+    def entries(self, subject: Subject) -> list[str]:
+        """Calls that lead to it, the one to prefer first."""
+        return entries_of(subject, self.entry) if self.outer else [ALL]
+
     @property
     def form(self) -> tuple[object, ...]:
         """Equal for the same call in another batch."""
@@ -151,7 +155,7 @@ def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tup
         tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in entries_of(subject, site) if site is not None else ():
+            for entry in site.entries(subject) if site is not None else ():
                 others = [other for _, other in tried.values()]
                 problems = problems_of_way(subject, [*others, entry], parse_call(text))
                 refused += problems
@@ -165,9 +169,7 @@ def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tup
 
 def _rows_of(batch: Batch, path: str, units: int) -> int | None:
     """The rows that a call of the model gives of each unit; None where its result is no table of them."""
-    parts = [call.results for call in batch.calls if f"self.{call.part}" == path]
-    methods = [frame.results for frame in batch.frames if frame.part == "" and frame.text.startswith(f"{path}(")]
-    shapes = [leaf.shape for results in (*parts, *methods) for leaf in results if leaf.at == ""]
+    shapes = [leaf.shape for _, leaf in results_of(batch, path)]
     rows = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
     return rows.pop() if len(rows) == 1 else None
 
@@ -191,6 +193,17 @@ def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
     if apart:
         shown = f"their own methods on the way: {', '.join(sorted(names))}"
         sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
+
+
+def results_of(batch: Batch, path: str) -> Iterator[tuple[set[str], Leaf]]:
+    """The tensors that the calls of a part or a method of the model gave, each with the calls that made its memory."""
+    for number, call in enumerate(batch.calls):
+        if f"self.{call.part}" == path:
+            yield from (({f"#{number}"}, leaf) for leaf in call.results if leaf.at == "")
+    for frame in batch.frames:
+        if frame.part == "" and frame.text.startswith(f"{path}("):
+            made = {one.of for leaf in frame.results for one in leaf.sources if one.how != "copy"}
+            yield from ((made, leaf) for leaf in frame.results if leaf.at == "")
 
 
 # -- the call ----------------------------------------------------------------------------------------------------------
@@ -421,12 +434,6 @@ def _taken(
     if re.fullmatch(r"\[\d+\]", fitting[0]):
         return (tuple("features" if leaf.at == fitting[0] else "_" for leaf in results),)
     return (fitting[0].lstrip("."),)
-
-
-def entries_of(subject: Subject, site: Site) -> list[str]:
-    """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
-    narrow = narrow_entry(subject, site.entry) if site.outer else None
-    return [narrow, ALL] if narrow else [ALL]
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------

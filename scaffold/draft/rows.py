@@ -20,9 +20,9 @@ from scaffold.draft.common import (
     VISION,
     Drafted,
     columns_of,
+    entries_of,
     function_of,
     line_of,
-    narrow_entry,
     omitted,
     pixel_keys,
     put_fields,
@@ -36,7 +36,7 @@ from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import TokenEntries, entries_of_tokens
 from scaffold.draft.unportable import dialect_of
-from scaffold.draft.ways import ALL, as_reason, problems_of_way
+from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -344,10 +344,9 @@ def _beside(batch: Batch, number: int, run: range, following: str) -> str:
 def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     first = batch.way(encoder.calls[0])[0]
-    narrow = narrow_entry(subject, first)
     attribute = encoder.loop if loop is not None else None
     problems: list[Diagnostic] = []
-    for entry in [narrow, ALL] if narrow else [ALL]:
+    for entry in entries_of(subject, first):
         problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute, per_item=encoder.per_item)
         if not problems:
             return entry, line_of(first)
