@@ -17,7 +17,7 @@ from scaffold.draft.refusals import beyond, left_out
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.ways import ALL, handed_on, unconditional
-from scaffold.syntax import FunctionNode, assigned_to, self_attribute
+from scaffold.syntax import FunctionNode, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
@@ -155,12 +155,7 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
             names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
             if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
                 return ast.Subscript(over.func.value, names[0])
-    made = [
-        one.value
-        for one in ast.walk(function)
-        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
-        and [ast.unparse(target) for target in assigned_to(one)] == [value.id]
-    ]  # fmt: skip
+    made = values_of(value.id, ast.walk(function))
     return made[0] if len(made) == 1 else value
 
 

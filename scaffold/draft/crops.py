@@ -57,11 +57,9 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
                 sheet.put(
                     f"fields.{_EMBEDS}", "batched", why="the model reads it, and its processor declares it nowhere"
                 )
-            names = ("side", "height", "width")
-            put_unit(recording, whole.unit, "pixels.shape", names, whole.place, sheet)
+            put_unit(recording, whole.unit, "pixels", whole.place, sheet)
             sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
-            own = ("crop", "crop_height", "crop_width")
-            put_unit(recording, crops.unit, "crops.shape", own, crops.place, sheet)
+            put_unit(recording, crops.unit, "crops", crops.place, sheet)
             sheet.put("forward.call", text, whole.place, crops.place)
             if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")

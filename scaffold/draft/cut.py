@@ -117,7 +117,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
         sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
         put_fields(subject, recording.of(name), sheet)
-    put_unit(recording, sites[0].unit, "pixels.shape", ("side", "height", "width"), sites[0].place, sheet)
+    put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
     if any(site.padded for site in sites):
@@ -137,7 +137,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
             rows = _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
             return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
-        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
+        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
     if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
         put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)
@@ -439,32 +439,23 @@ def _taken(
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def put_unit(
-    recording: Recording, unit: _Shape, key: str, names: tuple[str, str, str], place: SourceLine, sheet: Sheet
-) -> None:
+def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine, sheet: Sheet) -> None:
     """The shape of a unit, with names for its side, or height and width, that the model holds."""
-    shape = [str(size) for size in unit]
-    square = len(unit) == 3 and unit[1] == unit[2]
-    for axis, name in ((1, names[0]),) if square else ((1, names[1]), (2, names[2])) if len(unit) == 3 else ():
+    if len(unit) != 3:
+        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        sizes = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
+        sheet.put(f"{section}.shape", sizes, place)
+        return
+    before, side = ("crop_", "crop") if section == "crops" else ("", "side")
+    named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
+    for axis, name in named.items():
         what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
-        shape[axis] = name
-    if len(unit) == len(names):
-        shape[0] = _name_channels(shape[0], place, sheet)
-    if square:
-        shape[2] = shape[1]
-    elif len(unit) != len(names):
-        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
-        shape = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
-    sheet.put(key, shape, place)
-
-
-def _name_channels(first: str, place: SourceLine | None, sheet: Sheet) -> str:
-    """A number of channels by name where it is not the three of a colour image: a reader cannot tell what it counts."""
-    if not first.isdigit() or int(first) == _CHANNELS:
-        return first
-    sheet.put("let.channels", first, place)
-    return "channels"
+    channels = str(unit[0])
+    if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts
+        sheet.put("let.channels", channels, place)
+        channels = "channels"
+    sheet.put(f"{section}.shape", [channels, named[1], named.get(2, named[1])], place)
 
 
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:

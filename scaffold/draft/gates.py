@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Module
 
 _SHARDS = "supports_encoder_tp_data"
@@ -56,12 +55,7 @@ def _ways(subject: Subject, key: str, sheet: Sheet) -> tuple[_Way, _Way] | None:
     """How the processor cuts an input into items under a condition that no run met, and as it was drafted."""
     drafted = sheet.has(f"fields.{key}") and sheet.value(f"fields.{key}") == "batched"
     processor = subject.model.processor
-    names = {
-        node.name
-        for _, cls in subject.program.lineage(processor)
-        for node in cls.body
-        if isinstance(node, FunctionNode) and node.name.endswith(_FIELDS)
-    }
+    names = {name for name in subject.program.members(processor) if name.endswith(_FIELDS)}
     for module, _, method in filter(None, (subject.program.method(processor, name) for name in sorted(names))):
         for node in ast.walk(method):
             if not isinstance(node, ast.If):

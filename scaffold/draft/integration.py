@@ -12,7 +12,7 @@ from scaffold.draft.locate import Located, Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to, name_path, strings
+from scaffold.syntax import name_path, strings, values_of
 from scaffold.tower.source import Module, Owner, Program
 
 _CHECKPOINTS = "tests/models/registry.py"
@@ -173,10 +173,8 @@ def _constant(program: Program, module: Module, path: list[str], depth: int) -> 
         if found is None:
             return None
         home, body = found[0], found[1].body
-    for node in body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and [ast.unparse(t) for t in assigned_to(node)] == [name]:
-            return _text(program, home, node.value, depth - 1)
-    return None
+    values = values_of(name, body)
+    return _text(program, home, values[0], depth - 1) if values else None
 
 
 def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str]]:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
-from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import unfollowed_bases
@@ -27,6 +26,7 @@ from scaffold.syntax import (
     name_path,
     plain_base,
     top_level,
+    values_of,
 )
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module, Owner, Program
@@ -435,15 +435,11 @@ def _registration(program: Program, module: Module, decorator: ast.expr) -> _Reg
             bound = bind_call(function[1], called.args, keywords)
             given = {name: (module, value) for name, value in bound.given.items()}
     elif path.isidentifier():
-        nodes += [node.value for node in top_level(module.tree.body) if _sets(node, path)]
+        nodes += values_of(path, top_level(module.tree.body))
     for node in (inner for one in nodes for inner in ast.walk(one)):
         if isinstance(node, ast.Call) and call_name(node) == _REGISTER and node.args:
             return _Registration(home, node, given)
     return None
-
-
-def _sets(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
-    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
 
 
 def _made_class(program: Program, module: Module, named: ast.expr) -> Owner | None:

@@ -159,13 +159,10 @@ def _argument(function: FunctionNode, name: str) -> str | None:
 def _values(function: FunctionNode, name: str) -> Iterator[ast.expr]:
     """The values that are assigned to a variable, by itself or with others."""
     for node in ast.walk(function):
-        targets = [part for target in assigned_to(node) for part in ast.walk(target)] if _assigns(node) else []
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            yield node.value  # type: ignore[attr-defined]
-
-
-def _assigns(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None
+        targets = (part for target in assigned_to(node) for part in ast.walk(target))
+        value = getattr(node, "value", None)
+        if value is not None and any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            yield value
 
 
 def _made_of(function: FunctionNode, name: str, seen: set[str]) -> Iterator[str]:

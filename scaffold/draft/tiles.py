@@ -54,7 +54,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
         return None
     first = next(iter(found.values()))
     kept = {name: tiles for name, tiles in found.items() if tiles.alike == first.alike}
-    put_unit(recording, first.site.unit, "pixels.shape", ("side", "height", "width"), first.site.place, sheet)
+    put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:
         return None
