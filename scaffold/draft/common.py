@@ -17,7 +17,7 @@ from scaffold.draft.refusals import beyond, left_out
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.ways import ALL, handed_on, unconditional
-from scaffold.syntax import FunctionNode, self_attribute, values_of
+from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
@@ -71,10 +71,8 @@ def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] |
     """The function that a frame waits in."""
     module = subject.program.module(frame.place.file)
     for function in ast.walk(module.tree) if module is not None else ():
-        if module is not None and isinstance(function, FunctionNode):
-            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-            if first == frame.first_line:
-                return module, function
+        if isinstance(function, FunctionNode) and first_line(function) == frame.first_line and module is not None:
+            return module, function
     return None
 
 
@@ -115,21 +113,25 @@ def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
     if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
         return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = [_made_of_batch(subject, found[2], node, argument) for argument in node.args]
+    texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]
     if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
         return None
     return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
 
 
-def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, argument: ast.expr) -> str | None:
-    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made."""
+def _made_of_batch(subject: Subject, frame: Frame, function: FunctionNode, argument: ast.expr) -> str | None:
+    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made.
+
+    A variable that names the modality has the value of the run.
+    """
     variable = function.args.kwarg.arg if function.args.kwarg else ""
     inner = _maker(function, argument)
     if isinstance(inner, ast.Subscript):
-        parsed, key = _maker(function, inner.value), _modality(function, call, inner.slice)
+        parsed, key = _maker(function, inner.value), ast.unparse(inner.slice)
+        key = next((repr(leaf.value) for leaf in frame.values if leaf.at == key), key)
         name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
         found = subject.program.method(subject.model.owner, name) if name is not None else None
-        if found is None or key is None:
+        if found is None:
             return None
         makers = [
             (_maker(found[2], one.value), found[2].args.kwarg)
@@ -157,24 +159,6 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
                 return ast.Subscript(over.func.value, names[0])
     made = values_of(value.id, ast.walk(function))
     return made[0] if len(made) == 1 else value
-
-
-def _modality(function: FunctionNode, call: ast.Call, key: ast.expr) -> str | None:
-    """A constant key, or the constant that a variable is compared with around a call."""
-    if isinstance(key, ast.Constant):
-        return ast.unparse(key)
-    tests = [
-        one.test
-        for one in ast.walk(function)
-        if isinstance(one, ast.If) and any(inner is call for part in one.body for inner in ast.walk(part))
-    ]
-    found = [
-        ast.unparse(test.comparators[0])
-        for test in tests
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and isinstance(key, ast.Name)
-        and ast.unparse(test.left) == key.id and isinstance(test.comparators[0], ast.Constant)
-    ]  # fmt: skip
-    return found[0] if len(found) == 1 else None
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
