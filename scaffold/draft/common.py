@@ -90,9 +90,13 @@ def pixel_keys(batch: Batch) -> set[str]:
 
 def embeds_of(subject: Subject, batch: Batch) -> str | None:
     """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
-    text = "".join(module.text for module, _ in subject.program.lineage(subject.model.owner))
     declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
-    return next((key for key in declared if f'"{key}"' in text), None)
+    return next((key for key in declared if reads(subject, key)), None)
+
+
+def reads(subject: Subject, key: str) -> bool:
+    """Whether the files of a model and of its bases have the name of an input."""
+    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.model.owner))
 
 
 # -- the entry ---------------------------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@ from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width
+from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width, reads
 from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.ways import as_reason, problems_of_way
-from scaffold.syntax import strings
 from scaffold.watch import Recording
 
 _IMAGE, _EMBEDS = "image", "image_embeds"
@@ -53,7 +52,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
             sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
             put_fields(subject, batches, sheet)
-            if not sheet.has(f"fields.{_EMBEDS}") and _reads_embeds(subject):
+            if not sheet.has(f"fields.{_EMBEDS}") and reads(subject, _EMBEDS):
                 sheet.put(
                     f"fields.{_EMBEDS}", "batched", why="the model reads it, and its processor declares it nowhere"
                 )
@@ -68,9 +67,3 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
     sheet.obstacles += refused
     return None
-
-
-def _reads_embeds(subject: Subject) -> bool:
-    """Whether the model takes precomputed embeddings."""
-    lineage = (cls for _, cls in subject.program.lineage(subject.model.owner))
-    return any(_EMBEDS in strings(cls) for cls in lineage)

@@ -28,7 +28,7 @@ from scaffold.draft.common import (
     sizes_of_items,
 )
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import Beyond, beyond
+from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.split import Tower, Unit, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
@@ -70,7 +70,8 @@ class _Entered:
 def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of a packed port but `layout` and `integration`.
 
-    None where no part gets all patches and their grid. Whatever hinders its split is an obstacle of the sheet.
+    None where no part gets all patches and their grid. Raises VCG483 with what hinders its split, where that is no
+    obstacle of the sheet.
     """
     entered = [(name, one) for name in MODALITIES for one in [_entered(recording.of(name))] if one is not None]
     if not entered:
@@ -80,12 +81,7 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     kept = {
         name: one for name, one in entered if (one.part, one.data, one.grid, one.merge, len(one.grids[0][0])) == alike
     }
-    try:
-        _put_tower(subject, recording, kept, sheet)
-    except Beyond as met:
-        sheet.obstacles += met.diagnostics
-    if sheet.obstacles:
-        return None
+    _put_tower(subject, recording, kept, sheet)
     put_budget(subject, list(kept), sheet)
     return tuple(kept), omitted(subject, recording, kept, _OTHER)
 

@@ -77,6 +77,11 @@ class _Encoder:
         return tuple(batch.calls[numbers[0]] for batch, numbers in self.runs)
 
     @property
+    def results(self) -> list[list[Leaf]]:
+        """The tensors that each call gives."""
+        return [[leaf for leaf in call.results if leaf.is_tensor] for call in self.calls]
+
+    @property
     def rows_of_calls(self) -> _Rows:
         """The rows of each image in each call."""
         return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
@@ -122,7 +127,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     dialect = dialect_of(subject.tree)
     if dialect is not None and not dialect.padding_logics:
         raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
-    results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+    results = encoder.results
     kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
@@ -289,8 +294,7 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     rows = encoder.rows_of_calls
     unfit = _unfit(encoder.calls, rows)
     if unfit is None:
-        results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
-        if {_kind(leaves, rows) for leaves in zip(*results, strict=True)} == {"rows"}:
+        if {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
             return None
         unfit = "the result"
     else:
@@ -543,15 +547,11 @@ def _put_merge(
     ]
     side = pixels.ratio or next(iter(fitting), 0)
     if not side:
-        sheet.obstacles.append(_no_square(counts))
-        return
+        seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
+        what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
+        raise Beyond(Diagnostic("VCG483", what))
     what = f"the side of the square of rows that becomes one token: {side} in the recording"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
-
-
-def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:
-    seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
-    return Diagnostic("VCG483", f"the model is beyond the layouts: no square of rows is a token ({seen})")
