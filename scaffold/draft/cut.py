@@ -137,7 +137,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
             rows = _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
             return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
-        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
+        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
     if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
         put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)

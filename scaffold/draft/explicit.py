@@ -33,29 +33,27 @@ def put_explicit(
     call: str,
     tokens: Callable[[Call], str | None],
     single: bool,
-    place: SourceLine,
+    places: tuple[SourceLine, SourceLine | None],
     sheet: Sheet,
 ) -> None:
     """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit.
 
-    `single`: an item is one unit.
+    `single`: an item is one unit. `places` are those of the call and of the pixels.
     """
     after = "_project_image_features" if single else "_merge_patch_embeddings"
-    dialect = dialect_of(subject.tree)
-    named = dialect is not None and dialect.paths is Paths.NAMED  # then an item may have no tokens at all
-    found = _find(subject, parse_call(entry), parse_call(call), after) if named else None
+    found = _find(subject, parse_call(entry), parse_call(call), after) if _has_paths(subject) else None
     if found is None:
         return
     held, follows = found
     said = tokens(held)
     if said is None:
         return
-    sheet.put("explicit.call", held.text, place, why="what follows the encoder unit by unit, too")
+    sheet.put("explicit.call", held.text, places[0], why="what follows the encoder unit by unit, too")
     sheet.put("explicit.tokens", said, why="what a graph gives of a unit, which `verify` counts")
     if follows:
         sheet.put("explicit.after", follows, why="a name for the statements behind it")
     if single:
-        sheet.put("explicit.single", True, why="one unit an item")
+        sheet.put("explicit.single", True, places[1], why="one unit an item")
 
 
 def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Call, str | None] | None:
@@ -101,3 +99,9 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
             made[text] = (-(-across // by) if _FACTORS[name] else across // by) ** 2
     found = [text for text, value in made.items() if value == rows]
     return found[0] if len(found) == 1 else None
+
+
+def _has_paths(subject: Subject) -> bool:
+    """Whether the protocol of the tree names paths: then an item may have no tokens at all."""
+    dialect = dialect_of(subject.tree)
+    return dialect is not None and dialect.paths is Paths.NAMED
