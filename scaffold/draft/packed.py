@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import isqrt, prod
 
 from scaffold.descriptor.port import MODALITIES
@@ -30,41 +28,16 @@ from scaffold.draft.common import (
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.split import Tower, Unit, put_attention, put_budget, put_calls, slice_of
+from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.parts import Crossing, TowerSlice
 from scaffold.tower.source import Module, Owner
-from scaffold.watch import Batch, Call, Leaf, Recording
+from scaffold.watch import Batch, Call, Recording
 
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
 _GRIDS = {3: ("t", "h", "w"), 2: ("h", "w")}
-_WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
 _PRUNING = "is_multimodal_pruning_enabled"
 _OTHER = "its patches and their grid do not enter the same part as those of images"
-_Grid = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entered:
-    """A part of the model that gets all patches of a modality as `data`, and their grid as `sizes`.
-
-    `calls` are one of each batch; `merge` is the side of the square of rows that becomes a token, 0 where none does.
-    """
-
-    part: str
-    pixels: str
-    sizes: str
-    data: str
-    grid: tuple[str, ...]
-    batches: tuple[Batch, ...]
-    calls: tuple[Call, ...]
-    grids: tuple[_Grid, ...]
-    merge: int
-
-    @property
-    def place(self) -> SourceLine:
-        return line_of(self.batches[0].way(self.calls[0])[-1])
 
 
 def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -86,7 +59,7 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     return tuple(kept), omitted(subject, recording, kept, _OTHER)
 
 
-def _entered(batches: Sequence[Batch]) -> _Entered | None:
+def _entered(batches: Sequence[Batch]) -> Entered | None:
     """The outermost attribute of the model that gets all patches and their grid in every batch, once."""
     fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
@@ -103,20 +76,20 @@ def _entered(batches: Sequence[Batch]) -> _Entered | None:
                 continue
             assert sizes is not None, "a grid is the value of an input"
             merge = _merge(batches, grids)
-            return _Entered(
+            return Entered(
                 part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
             )
     return None
 
 
-def _grid(value: object) -> _Grid:
+def _grid(value: object) -> Grid:
     """The rows of a grid, a tensor or a list; none of any other value."""
     rows = value if isinstance(value, list) else []
     whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
     return tuple(map(tuple, rows)) if whole else ()
 
 
-def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
+def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
     """The calls of the model's own attributes with an input as it is and its grid, with the names of both arguments.
 
     They give one tensor.
@@ -130,7 +103,7 @@ def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tu
             yield call.part, data[0], names, call
 
 
-def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
+def _merge(batches: Sequence[Batch], grids: Sequence[Grid]) -> int:
     """The side of the square of rows of one frame that becomes a token, the same for all items; 0 if there is none."""
     sides = set()
     for batch, grid in zip(batches, grids, strict=True):
@@ -142,7 +115,7 @@ def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
     return sides.pop() if len(sides) == 1 else 0
 
 
-def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered], sheet: Sheet) -> None:
+def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered], sheet: Sheet) -> None:
     first = next(iter(kept.values()))
     place, tree = first.place, subject.tree
     cls = _class(subject, first.calls[0])
@@ -167,12 +140,11 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered]
     sheet.put("tower.entry", "forward")
     sheet.put("tower.data", first.data, place)
     sheet.put("tower.metadata", first.grid)
-    tower = Tower(subject, sheet, first.part, cls, first.data, first.grid, place)
+    tower = Tower(subject, recording, sheet, cls, kept)
     _put_dtype(subject, first, sheet)
     around = _around(subject, first, sheet)
     sliced = slice_of(tower)
-    seen = _Sequences(recording, tuple(kept.values()), sliced)
-    put_attention(tower, sliced, seen.unit, seen.window, frames="video" in kept)
+    put_attention(tower, sliced)
     put_calls(tower, sliced, around)
     _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
     _put_gate(_visited(subject, kept.values()), sheet)
@@ -186,7 +158,7 @@ def _class(subject: Subject, call: Call) -> Owner | None:
     return (found, found.classes[name]) if found is not None and name in found.classes else None
 
 
-def _put_dtype(subject: Subject, entered: _Entered, sheet: Sheet) -> None:
+def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
     """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
     norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
     owner = next((_class(subject, call) for call in norms), None)
@@ -212,7 +184,7 @@ def _put_gate(visited: Iterable[tuple[Module, FunctionNode]], sheet: Sheet) -> N
                 return
 
 
-def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+def _put_merge(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token: the tower's own attribute, or as other layouts find it."""
     own = f"self.{entered.part}."
     held = [path for path, n in recording.numbers.items() if n == entered.merge and path.startswith(own)]
@@ -224,7 +196,7 @@ def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
     put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
 
 
-def _put_row(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     """The shape of a row: its width as an attribute of the tower. The sheet asks for a row of several axes."""
     batch = entered.batches[0]
     shape = next(leaf.shape for leaf in entered.calls[0].arguments if leaf.at == entered.data)[1:]
@@ -237,7 +209,7 @@ def _put_row(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
         sheet.ask(Question("pixels.shape", what))
 
 
-def _visited(subject: Subject, entered: Iterable[_Entered]) -> Iterator[tuple[Module, FunctionNode]]:
+def _visited(subject: Subject, entered: Iterable[Entered]) -> Iterator[tuple[Module, FunctionNode]]:
     """The functions that waited for a part, and the model's methods that they name: these may call none."""
     for one in entered:
         for module, function in filter(None, (function_of(subject, frame) for frame in one.batches[0].frames)):
@@ -249,7 +221,7 @@ def _visited(subject: Subject, entered: Iterable[_Entered]) -> Iterator[tuple[Mo
                     yield method[0], method[2]
 
 
-def _around(subject: Subject, entered: _Entered, sheet: Sheet) -> str:
+def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
     """The part that gets the tower's rows and gives as many; one that also gets the sizes runs after the graph."""
     batch, tower = entered.batches[0], entered.calls[0]
     number = batch.calls.index(tower)
@@ -269,7 +241,7 @@ def _around(subject: Subject, entered: _Entered, sheet: Sheet) -> str:
     return ""
 
 
-def _put_width(recording: Recording, entered: _Entered, sheet: Sheet, *, last: bool) -> None:
+def _put_width(recording: Recording, entered: Entered, sheet: Sheet, *, last: bool) -> None:
     """The columns of the embeddings: the attribute of a tower that runs last, as other layouts, or a sum of two."""
     width = entered.batches[0].results[0].shape[-1]
     own = f"self.{entered.part}.out_hidden_size"
@@ -283,63 +255,3 @@ def _put_width(recording: Recording, entered: _Entered, sheet: Sheet, *, last: b
     sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
     candidates = tuple(Candidate(text, f"{width} in the recording") for text in sums)
     sheet.ask(Question("output.hidden_size", f"columns of the embeddings: {width} in the recording", candidates))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sequences:
-    """The rows that attention sequences cover, by their recorded offsets."""
-
-    recording: Recording
-    entered: tuple[_Entered, ...]
-    sliced: TowerSlice
-
-    def unit(self, crossing: Crossing) -> Unit:
-        seen = list(self._values(crossing))
-        if not seen:
-            return Unit()
-        place = seen[0][2]
-        items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
-        frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
-        asked = {parameter.name for parameter in self.sliced.method_parameters}
-        if items and not (frames and "max_frames_per_batch" in asked):
-            return Unit("item", "all rows of an item, in each batch", place)
-        if frames:
-            return Unit("frame", "h * w rows, once for each frame, in each batch", place)
-        within = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
-        return Unit("window", f"at most {self._longest(crossing)} rows in each batch", place) if within else Unit()
-
-    def window(self, crossing: Crossing) -> str | None:
-        """The attributes that give the side of the largest window, in tokens."""
-        numbers, part, merge = self.recording.numbers, self.entered[0].part, self.entered[0].merge
-        side = isqrt(self._longest(crossing))
-        held = [(path, n) for path, n in numbers.items() if path.startswith(f"self.{part}.") and isinstance(n, int)]
-        for path, pixels in held:
-            for patch, size in held:
-                if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side and side % merge == 0:
-                    return f"{path} // m // {patch}"
-        return None
-
-    def _longest(self, crossing: Crossing) -> int:
-        return max(end - begin for ends, _, _ in self._values(crossing) for begin, end in pairwise(ends))
-
-    def _values(self, crossing: Crossing) -> Iterator[tuple[list[int], _Grid, SourceLine]]:
-        """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
-        for one in self.entered:
-            for batch, grid in zip(one.batches, one.grids, strict=True):
-                inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
-                named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
-                found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
-                if found is not None:
-                    yield found[0], grid, found[1]
-
-
-def _is(leaf: Leaf, crossing: Crossing) -> bool:
-    return leaf.at in (crossing.key, crossing.name) or leaf.at.endswith(f".{crossing.key}")
-
-
-def _frames(grid: _Grid) -> list[int]:
-    return [prod(one[-2:]) for one in grid for _ in range(prod(one[:-2]))]
-
-
-def _ends(lengths: Sequence[int]) -> list[int]:
-    return [0, *accumulate(lengths)]
