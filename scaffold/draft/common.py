@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES
-from scaffold.diagnostics import Diagnostic
+from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond, left_out
+from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.ways import ALL, handed_on, unconditional
@@ -60,7 +60,12 @@ def omitted(subject: Subject, recording: Recording, kept: Collection[str], reaso
     """The notes on modalities that a draft leaves out, for a reason or because nothing of them was recorded."""
     seen = {batch.modality: reason for batch in recording.batches if batch.modality not in kept}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
-    return tuple(left_out(subject.tree, subject.model.place, name, why) for name, why in left.items())
+    place = subject.tree.span(subject.model.file, subject.model.place.line)
+    help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
+    return tuple(
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, help_text, Severity.WARNING)
+        for name, why in left.items()
+    )
 
 
 def line_of(frame: Frame) -> SourceLine:
