@@ -1,4 +1,4 @@
-"""What a model has already: a port, its own or a base's, a mixin that leaves methods to it, or a shipped descriptor."""
+"""The ports that a model has already: its own, a base's, a mixin that leaves methods to it, or a shipped descriptor."""
 
 from __future__ import annotations
 

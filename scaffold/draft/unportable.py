@@ -97,7 +97,7 @@ def too_early(tree: SourceTree) -> tuple[str, ...]:
 
 
 def dialect_of(tree: SourceTree) -> Dialect | None:
-    """What the protocol of a tree can express; None where `new` says what is wrong with it."""
+    """The dialect of a tree's protocol; None where `new` says what is wrong with it."""
     with suppress(DiagnosticError):
         return read_protocol(tree).dialect
     return None

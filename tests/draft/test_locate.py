@@ -96,7 +96,6 @@ NOT_FOUND = {
         "did you mean `Qwen2VLForConditionalGeneration` or `",
         ("registry.py", ""),
     ),
-    "half a name": (("InternVL", RELEASE), "VCG480", "", "did you mean `InternVLChatModel` or `", ("registry.py", "")),
     "a processor that cannot be followed": (
         ("Emu3ForConditionalGeneration", "0.30.0"),
         "VCG481",
