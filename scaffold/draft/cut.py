@@ -251,23 +251,13 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
                 pieces.setdefault(site.form, []).append((site, count))
     for group in pieces.values():
         site, total = group[0][0], sum(count for _, count in group)
-        count, most = shapes[site.pixels][0], _most(batch, site)
-        if total in (count, most):
+        count, leaves = shapes[site.pixels][0], batch.given(site.pixels)
+        axes = [leaf.shape[: len(leaf.shape) - len(site.unit)] for leaf in leaves]
+        # All items may be padded to the most units of one, in several tensors or in an axis of one.
+        if total in (count, len(axes) * max(map(prod, axes))):
             yield replace(site, padded=total != count)
-        elif total < count and _is_padded(batch, site):
+        elif total < count and len(axes) == 1 and len(axes[0]) > 1 and leaves[0].at == site.pixels:
             yield replace(site, short=True)
-
-
-def _most(batch: Batch, site: Site) -> int:
-    """The number of units where all items are padded to the most units of one."""
-    shapes = [leaf.shape for leaf in batch.given(site.pixels)]
-    return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
-
-
-def _is_padded(batch: Batch, site: Site) -> bool:
-    """Whether one tensor holds the units of all items, in an axis of its own: as many for each, with padding."""
-    shapes = [leaf.shape for leaf in batch.inputs if leaf.at == site.pixels]
-    return len(shapes) == 1 and len(shapes[0]) - len(site.unit) > 1
 
 
 def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
@@ -70,8 +71,8 @@ def draft_descriptor(
     subject = subject_of(tree, reference)
     refuse_unportable(subject)
     if not recording.batches:
-        reasons = "; ".join(recording.missing.values())
-        raise undrafted(tree, reference, [_not_run(subject, f"the model ran on nothing: {reasons}")], recording)
+        why = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
+        raise undrafted(tree, reference, [_not_run(subject, why)], recording)
     refused: list[Diagnostic] = []
     dialect = dialect_of(tree)
     cuts = dialect is not None and dialect.postprocess is not Postprocess.NONE
@@ -91,8 +92,11 @@ def draft_descriptor(
             return _finished(subject, sheet, *found)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
-    dated = tuple(dict.fromkeys(_dated(subject, refused)))
-    found_out = tuple(_unfollowed(subject, dated)) or dated
+    # The layouts that the protocol of the tree lacks: the model is not to blame.
+    later = too_early(tree)
+    refused = [replace(one, notes=(*one.notes, *later)) if one.code == "VCG483" else one for one in refused]
+    reasons = tuple(dict.fromkeys(refused))
+    found_out = tuple(_unfollowed(subject, reasons)) or reasons
     raise NoDraft(found_out, _start(subject, found_out, recording))
 
 
@@ -160,7 +164,9 @@ def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
     name, text = file_name(model.file), sheet.text(title)
-    gain = _worth(text, name) if not sheet.open else None
+    gain = None  # where graphs of the port stop paying off; an answer that is no value is for `validate` to say
+    with suppress(DiagnosticError):
+        gain = worth(load_descriptor_text(text, f"{name}.yaml")) if not sheet.open else None
     return Draft(
         name,
         text,
@@ -213,20 +219,6 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
         *inputs.values(),
     )
     return sheet.text(title)
-
-
-def _dated(subject: Subject, refused: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """The reasons of a refusal, with the layouts that the protocol of the tree lacks: the model is not to blame."""
-    notes = too_early(subject.tree)
-    return tuple(replace(found, notes=(*found.notes, *notes)) if found.code == "VCG483" else found for found in refused)
-
-
-def _worth(text: str, name: str) -> Diagnostic | None:
-    """Where graphs of a drafted port stop paying off. An answer that is no value is for `validate` to say."""
-    try:
-        return worth(load_descriptor_text(text, f"{name}.yaml"))
-    except DiagnosticError:
-        return None
 
 
 def interview(

@@ -207,7 +207,11 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
         for key, value in _entries(tree, anchor.path)
         if isinstance(value, ast.Name) and value.id in functions and key.value in anchor.example_keys
     ]
-    known = _known_checkpoints(tree, model.architectures)
+    # Checkpoints of the architectures in the tests' registry and in the documentation's table.
+    names = model.architectures
+    known = {name for key, value in _entries(tree, _CHECKPOINTS) if key.value in names for name in strings(value)}
+    known |= {name for _, line in _listed(tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", line)}
+    known = {name for name in known if name.count("/") == 1}
     stem = file_name(model.file)
     named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
     loading = [example for example in examples if known & strings(example.function)]
@@ -216,13 +220,6 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
     if not loading and any(model.architectures.values()):
         loading = named
     return loading[0] if len(loading) == 1 else None
-
-
-def _known_checkpoints(tree: SourceTree, names: Collection[str]) -> set[str]:
-    """Checkpoints of the architectures in the tests' registry and in the documentation's table."""
-    known = {name for key, value in _entries(tree, _CHECKPOINTS) if key.value in names for name in strings(value)}
-    known |= {name for _, line in _listed(tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", line)}
-    return {name for name in known if name.count("/") == 1}
 
 
 def _template(example: _Example, placeholders: dict[str, tuple[str, SourceLine]]) -> _Template | None:

@@ -8,11 +8,9 @@ import re
 from scaffold.draft.common import TEXT_WIDTH, function_of, waiting_call
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import uses_of
+from scaffold.draft.ways import LEAVES, uses_of
 from scaffold.syntax import call_name, name_path, parents_of, self_attribute
 from scaffold.watch import Batch, Frame, Recording
-
-_LEAVES = (ast.Break, ast.Continue, ast.Return)
 
 
 def layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
@@ -96,7 +94,7 @@ def _appended_in(function: ast.FunctionDef, name: str) -> tuple[str, ...]:
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
         if isinstance(called, ast.Attribute) and ast.unparse(called.value) == name:
             loop = loops.get(id(node))
-            if loop is None or called.attr != "append" or any(isinstance(part, _LEAVES) for part in ast.walk(loop)):
+            if loop is None or called.attr != "append" or any(isinstance(part, LEAVES) for part in ast.walk(loop)):
                 return ()
             over = ast.unparse(loop.iter).removeprefix("enumerate(").removesuffix(")")
             if not re.fullmatch(r"self(\.\w+)+", over):

@@ -127,7 +127,9 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     names = _names(tree, program, owner)
     if reference in names:
         names = {reference: names[reference]} | names
-    return Located(names, _module_name(file), file, owner, found, processor, place, info)
+    path = Path(file)
+    name = path.stem if path.parent.as_posix() == _MODELS else ".".join(path.with_suffix("").parts)
+    return Located(names, name, file, owner, found, processor, place, info)
 
 
 def _in_package(tree: SourceTree, reference: str) -> str:
@@ -200,13 +202,6 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
     )
 
 
-def _module_name(file: str) -> str:
-    path = Path(file)
-    if path.parent.as_posix() == _MODELS:
-        return path.stem
-    return ".".join(path.with_suffix("").parts)
-
-
 def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
@@ -269,20 +264,17 @@ def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
             continue
         listed = str(value.value)
         if table == _PREVIOUS:
-            message, help_text = f"`{name}` left vLLM: {listed} was its last release", _last_release(listed)
+            oldest = GENERATIONS[0].first
+            message = f"`{name}` left vLLM: {listed} was its last release"
+            help_text = f"draft it from that release: `--vllm {listed}`"
+            if release_order(listed) < release_order(oldest):
+                graphs = f"encoder CUDA graphs came with vLLM {oldest}"
+                help_text = f"there is nothing to port: {graphs}, after the model had left"
         else:
             message = f"`{name}` left vLLM: the plugin at {listed} has it"
             help_text = "port it in the plugin's source, by hand: this tool edits vLLM's own tree only"
         return Diagnostic("VCG480", message, tree.span(REGISTRY, key.lineno), help_text)
     return None
-
-
-def _last_release(release: str) -> str:
-    """The advice for a model that `release` was the last one to have."""
-    oldest = GENERATIONS[0].first
-    if release_order(release) < release_order(oldest):
-        return f"there is nothing to port: encoder CUDA graphs came with vLLM {oldest}, after the model had left"
-    return f"draft it from that release: `--vllm {release}`"
 
 
 def release_order(release: str) -> tuple[int, ...]:

@@ -375,7 +375,10 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     grid = next((name for name in grids), None)
     fields = {field.key: field for field in batches[0].fields}
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
-    mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
+    # It says something of each row of an item, where rows of all items are padded to one length.
+    shape = given[0][0].shape
+    alike = (one for one in batches[0].inputs if len(one.shape) > 1 and one.shape == shape[: len(one.shape)])
+    mask = next((one.at for one in alike if grid and not one.dtype.startswith("float")), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
     told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
@@ -454,11 +457,6 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
                 yield name, (most, ())
             elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
                 yield name, (most, other[0])
-
-
-def _is_mask(leaf: Leaf, pixels: Leaf) -> bool:
-    """Whether an input says something of each row of an item, where rows of all items are padded to one length."""
-    return not leaf.dtype.startswith("float") and len(leaf.shape) > 1 and leaf.shape == pixels.shape[: len(leaf.shape)]
 
 
 def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:

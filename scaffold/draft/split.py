@@ -134,7 +134,13 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     offsets = [crossing for crossing in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
         raise beyond(tree, tower.class_place, "the tower builds no offsets of sequences from the grid")
-    bounds, alone = _bounds(offsets, [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND])
+    # The bound that is made of each set's offsets, and those that no set has.
+    made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
+    bounds = {one.source: one for one in reversed(made)}
+    alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
+    # Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames.
+    padded = {parameter.name for parameter in sliced.method_parameters} if sliced.already_split else set()
+    room_for_items = "max_batch_size" in padded and "max_frames_per_batch" not in padded
     taken = set()
     seen = _Sequences(tower, sliced)
     found = [(crossing, seen.unit(crossing)) for crossing in offsets]
@@ -148,7 +154,7 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         if unit.name is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
-        elif unit.name == "frame" and "video" not in tower.entered and _has_room_for_items(sliced):
+        elif unit.name == "frame" and "video" not in tower.entered and room_for_items:
             alike = Candidate(
                 "item", "an image is one frame, and the tower's method has room for items alone", unit.place
             )
@@ -181,20 +187,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         free = Candidate("8192", "enough for every image, if positions are computed and not looked up")
         what = "the largest side of a grid, in rows: what the tower's tables of positions hold"
         sheet.ask(Question("capture.side_limit", what, (free,), (str(tower.class_place),)))
-
-
-def _has_room_for_items(sliced: TowerSlice) -> bool:
-    """Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames."""
-    names = {parameter.name for parameter in sliced.method_parameters}
-    return sliced.already_split and "max_batch_size" in names and "max_frames_per_batch" not in names
-
-
-def _bounds(offsets: list[Crossing], bounds: list[Crossing]) -> tuple[dict[str, Crossing], list[Crossing]]:
-    """The bound that is made of each set's offsets, by their key, and the bounds that no set has."""
-    of = {crossing.key: next((b for b in bounds if b.source == crossing.key), None) for crossing in offsets}
-    own = {key: bound for key, bound in of.items() if bound is not None}
-    taken = {bound.key for bound in own.values()}
-    return own, [bound for bound in bounds if bound.key not in taken]
 
 
 def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine | None) -> None:

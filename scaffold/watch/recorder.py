@@ -138,31 +138,22 @@ class _Run:
         @wraps(forward)
         def tell(*args: Any, **kwargs: Any) -> Any:
             with self.recorder.unwatched():
-                index = self._begin(name, part, forward, args, kwargs)
+                frame, inside = self._frame(sys._getframe(1)), self._stack[-1] if self._stack else None
+                given = [leaf for at, value in _bound(forward, args, kwargs) for leaf in self.leaves(at, value)]
+                index = len(self.calls)
+                self.calls.append(Call(name, _class(part), frame, inside, tuple(given), ()))
+                self._stack.append(index)
+                self._alive.append((args, kwargs))
             result = forward(*args, **kwargs)
             with self.recorder.unwatched():
-                self._end(index, result)
+                self._stack.pop()
+                self.calls[index] = replace(self.calls[index], results=tuple(self.leaves("", result)))
+                for path, tensor in _tensors("", result):
+                    self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
+                self._alive.append(result)
             return result
 
         return tell
-
-    def _begin(
-        self, name: str, part: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> int:
-        frame = self._frame(sys._getframe(2))
-        inside = self._stack[-1] if self._stack else None
-        arguments = [leaf for at, value in _bound(forward, args, kwargs) for leaf in self.leaves(at, value)]
-        self._stack.append(len(self.calls))
-        self.calls.append(Call(name, _class(part), frame, inside, tuple(arguments), ()))
-        self._alive.append((args, kwargs))
-        return self._stack[-1]
-
-    def _end(self, index: int, result: Any) -> None:
-        self._stack.pop()
-        self.calls[index] = replace(self.calls[index], results=tuple(self.leaves("", result)))
-        for path, tensor in _tensors("", result):
-            self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
-        self._alive.append(result)
 
     def _returned(self, frame: FrameType, event: str, result: Any) -> None:
         """Note the result of a function that waited for calls, at the frame that waited for it."""
