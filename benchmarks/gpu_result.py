@@ -39,8 +39,9 @@ def head(machine: str, release: str) -> dict[str, Any]:
 
 def again(script: str) -> list[str]:
     """The command that runs a script of this folder as it runs here: in its tiny mode (`tiny.py`), or not."""
-    tiny = [str(Path(__file__).with_name("tiny.py"))] if "VITCG_TINY_TREE" in os.environ else []
-    return [sys.executable, *tiny, script]
+    if "VITCG_TINY_TREE" in os.environ:
+        return [sys.executable, str(Path(__file__).with_name("tiny.py")), Path(script).name]
+    return [sys.executable, script]
 
 
 def save(total: dict[str, Any], out: Path | None) -> None:

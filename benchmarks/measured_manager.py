@@ -8,8 +8,6 @@ from typing import Any
 from measured import NAMES, Page, bullets, by_model, exists, load, mean, over, page, picture, sheet, table
 
 from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, ratio_dots
-from scaffold.runtime.options import Options
-from scaffold.runtime.vllm.tables import MOST_BYTES
 
 #: Bounds of `execute()` over an exact graph: the mean with the default and with a fitted ladder, and the worst.
 TARGETS = {"ours/exact": 1.03, "ours_fitted/exact": 1.015}
@@ -110,9 +108,7 @@ def starts() -> str:
 
 
 def memory_of_graphs() -> Iterator[str]:
-    """MiB of one more graph for each model, and all that ours take at most."""
-    options = Options()
-    held = (options.idle_bytes + options.plan_bytes + MOST_BYTES) / 2**20
+    """MiB of one more graph for each model."""
 
     def one_more(row: Mapping[str, Any]) -> str:
         more = row["budgets"]["ours"] - row["graphs"]["at start"]
@@ -122,10 +118,10 @@ def memory_of_graphs() -> Iterator[str]:
         ("model", "{name}"), ("one more graph, MiB", one_more), ("at start-up, MiB", "{start_memory_mb[ours]:.0f}"),
         ("vLLM's graphs, MiB", "{graph_memory_mb[vllm]:.0f}"),
     )  # fmt: skip
-    yield f"""All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
-    recorded kernels and its metadata take. For these, for metadata of sizes and for interpolated positions start-up
-    holds {held:.0f} MiB ([how](../promises.md#memory)); nothing of ours takes more later. These numbers are from the
-    earlier run on the H200."""
+    yield """All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
+    recorded kernels and its metadata take. For these and for what is kept of sizes start-up holds a share of the first
+    ones ([how](../promises.md#memory)); nothing of ours takes more later. These numbers are from the earlier run on
+    the H200."""
     yield sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 

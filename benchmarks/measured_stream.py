@@ -288,9 +288,10 @@ def memory_for_operators() -> Iterator[str]:
     )  # fmt: skip
     (held,) = {one["own_mb"]["on"]["held_mb"] for one in found.values()}
     larger = load("memory_h100")["settings"]["tokens"]
-    yield wrapped(f"""On an H100 with the defaults, the encoder alone. *At most* has the tuned copies of weights, and
-    {held} MiB that start-up holds for later. Graphs [for {larger} tokens](measured/memory.md) are larger. InternVL and
-    Step3-VL have [earlier numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
+    yield wrapped(f"""On an H100, the encoder alone. *At most* has the tuned copies of weights, and {held} MiB that
+    start-up held for later; since then it holds [a share of the graphs' memory](promises.md#memory). Graphs
+    [for {larger} tokens](measured/memory.md) are larger. InternVL and Step3-VL have [earlier
+    numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
 
 
 def plans() -> str:

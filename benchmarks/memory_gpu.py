@@ -16,6 +16,13 @@ other, with `gpu_memory_utilization` 0.95 and random weights of real sizes:
 must run out of memory, else this check shows nothing. `vllm_graphs` is the engine without us. The exit status is 0 if
 `vllm_graphs` and `ours` pass the peaks, and 1 otherwise; the result says whether `unbounded` failed. Processes import
 vLLM together and start their engines in turn. The result is saved after each engine.
+
+    python benchmarks/memory_gpu.py --out RESULT.json --start qwen2_5_vl,qwen2_vl --tokens 2048
+
+measures start-up alone: the memory that a capture takes of the device with vLLM's manager, with ours untuned and with
+ours tuned. Each has a process of its own, without an engine, and images alone (`stream_gpu.py --start`). `device_mb`
+has all: graphs, the room for later, copies of weights, workspaces. After that our managers capture all that they want
+when idle. The exit status is 0 if each capture ran, whatever it took.
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import engine_worker
-from gpu_result import head, save
+from gpu_result import again, head, save
 from model_directory import MODELS, write_model
 
 #: Mode -> (plugins besides the weights, settings of our manager).
@@ -51,6 +58,8 @@ SIDE, LONGEST = 28, 1024
 PEAKS = 3
 MIB = 1 << 20
 MARK = "RESULT "
+#: Managers whose start-up is measured, by the names of `stream_gpu.py`.
+WAYS = {"vllm": "vLLM's manager", "off": "ours untuned", "on": "ours tuned"}
 
 
 class MemoryProbe(engine_worker.Probe):
@@ -132,7 +141,7 @@ def forget_bound() -> None:
     from scaffold.runtime.capture import GraphSet
 
     def hold_nothing(self: Any, report: Any) -> None:
-        self._room = 1 << 60
+        self._room, report.kept_bytes = 1 << 60, self.options.plan_bytes
 
     GraphSet._hold_room = hold_nothing  # type: ignore[method-assign]
     GraphSet._has_room = lambda self: True  # type: ignore[method-assign]
@@ -318,6 +327,27 @@ class Engine:
             self.process.wait()
 
 
+def measure_starts(models: list[str], tokens: int, limit: float, out: Path | None) -> int:
+    """Measure the memory of each model's start-up with each manager. Returns the exit status."""
+    total: dict[str, Any] = {"settings": {"tokens": tokens}, "models": {}}
+    script, failed = str(Path(__file__).with_name("stream_gpu.py")), 0
+    for model in models:
+        for way, name in WAYS.items():
+            command = [*again(script), "--models", f"{model}:images", "--batched", str(tokens), "--start", way]
+            try:
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit, check=True)
+            except subprocess.SubprocessError as error:
+                answer: dict[str, Any] = {"error": str(error)}
+                failed = 1
+            else:
+                answer = json.loads(done.stdout.strip().splitlines()[-1])
+                total |= head(answer.pop("machine"), answer.pop("vllm"))
+            total["models"].setdefault(model, {})[way] = answer
+            print(f"{model}, {name}: {json.dumps(answer)}", flush=True)
+            save(total, out)
+    return failed
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--out", type=Path)
@@ -330,9 +360,12 @@ def main() -> int:
     options.add_argument("--margin", type=int, default=600, help="MiB that are free beyond what vLLM requests")
     options.add_argument("--limit", type=float, default=200, help="seconds for each engine")
     options.add_argument("--machine", default="")
+    options.add_argument("--start", default="", metavar="MODELS", help="measure the memory of these at start-up alone")
     arguments = options.parse_args()
     if arguments.engine:
         return engine_main(json.loads(arguments.engine))
+    if arguments.start:
+        return measure_starts(arguments.start.split(","), arguments.tokens, arguments.limit, arguments.out)
     modes = arguments.modes.split(",")
     if unknown := set(modes) - MODES.keys():
         options.error(f"modes are {', '.join(MODES)}; not {', '.join(sorted(unknown))}")

@@ -9,6 +9,9 @@ pass adds up the whole `execute()` of each call, between two waits for the devic
 the first pass (not with `--cold`), and between passes. Our manager captures its idle graphs then. Their number and time
 are in the result (`idle`), and part of no call.
 
+Towers that keep tables of earlier sizes (`functools.lru_cache`) forget them before each way of a call in the first
+pass: otherwise the way that comes first would make them for the others.
+
 The result has the work that the slowest calls of each pass did besides their own (`slow_calls.py`).
 
 The benchmark compares every result of the first pass with the model's own eager embedding. A wrong one of ours fails
@@ -48,8 +51,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import _lru_cache_wrapper, partial
 from pathlib import Path
 from typing import Any
 
@@ -282,8 +285,8 @@ def warm(subject: Traffic | CutTraffic, host: Any) -> None:
     torch.cuda.synchronize()
 
 
-def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the capture of a way in this process."""
+def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds and mebibytes of the capture of a way in this process, tunings included, and of our idle captures."""
     towers = towers_of(subject, [way])
     warm(subject, towers[way][0])
     gc.collect()
@@ -291,7 +294,20 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
     manager, measured = capture_measured(maker(way, towers, settings))
     theirs = manager.budget_graphs.values() if way in THEIRS else ()
     graphs = sum(len(graphs) for graphs in theirs) if theirs else len(manager.core.report.captured)
-    return {"seconds": round(measured["seconds"], 3), "graphs": graphs}
+    budgets = manager.path_token_budgets.values()
+    found = {
+        "seconds": round(measured["seconds"], 3), "graphs": graphs, "device_mb": round(measured["device_mb"]),
+        "largest": max(budget for ladder in budgets for budget in ladder),
+    }  # fmt: skip
+    if not theirs:
+        report = manager.core.report
+        graphs_mb = report.device_bytes / 2**20
+        found |= {
+            "graphs_mb": round(graphs_mb), "held_mb": round(report.held_bytes / 2**20),
+            "kept_mb": round(report.kept_bytes / 2**20), "buffers_mb": round(report.arena_bytes / 2**20),
+            "idle_graphs": manager.capture_when_idle(), "idle_mb": round(report.device_bytes / 2**20 - graphs_mb),
+        }  # fmt: skip
+    return found
 
 
 def starts(name: str, backend: str, settings: str, ways: list[str], more: list[str]) -> dict[str, Any]:
@@ -307,6 +323,13 @@ def starts(name: str, backend: str, settings: str, ways: list[str], more: list[s
 def percentile(samples: list[float], share: float) -> float:
     """The smallest sample that this share of all does not exceed."""
     return sorted(samples)[min(len(samples) - 1, math.ceil(share * len(samples)) - 1)]
+
+
+def tables_of(hosts: Iterable[torch.nn.Module]) -> list[Any]:
+    """The functions with a cache in the modules of the hosts' parts: they keep results for sizes that came before."""
+    modules = {type(part).__module__ for host in hosts for part in host.modules()}
+    held = (value for name in modules for value in vars(sys.modules[name]).values())
+    return list({id(one): one for one in held if isinstance(one, _lru_cache_wrapper)}.values())
 
 
 def when_idle(managers: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -349,6 +372,7 @@ def measure(
     idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
     errors: dict[str, dict[str, float]] = {way: {} for way in ways}
     chance, witness = random.Random(SEED), Witness()
+    tables = tables_of([host for host, _ in towers.values()])
     for stream, items in subject.streams(share).items():
         if streams and stream not in streams:
             continue
@@ -371,6 +395,8 @@ def measure(
                         ) -> None:
                             results[way] = run(**inputs) if way == "eager" else run(inputs)
 
+                        for table in tables if number == 1 else ():
+                            table.cache_clear()
                         state = witness.state()
                         spent[way].append(once(action))
                         call = {"ms": round(spent[way][-1], 2), "items": items[position], **witness.since(state)}
@@ -503,7 +529,10 @@ def main() -> int:
     context = start_vllm(arguments.backend)
     if arguments.start:
         subject = traffic_of(arguments.models, arguments.ports, arguments.batched)
-        print(json.dumps(start(arguments.start, subject, settings)), flush=True)
+        found = start(arguments.start, subject, settings)
+        import vllm
+
+        print(json.dumps({**found, "vllm": vllm.__version__, "machine": torch.cuda.get_device_name()}), flush=True)
         return 0
     total = ByModel(arguments.out, arguments.machine, settings=settings)
 

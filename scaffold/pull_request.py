@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from scaffold import __version__
 from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import EDITOR_LINE, RowsPort
-from scaffold.descriptor.port import ENCODE_METHOD
 from scaffold.descriptor.sections import Explicit
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import PutMethods
@@ -464,7 +463,8 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
 
 def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     """The methods that an explicit port makes of the model's own."""
-    yield f"- The graph holds `{ENCODE_METHOD}`, which is `{explicit.call.text}` of the model's own code."
+    made = f"`{extraction.made}`, which is " * bool(extraction.made)
+    yield f"- The graph holds {made}`{explicit.call.text}` of the model's own code."
     if extraction.after is not None:
         yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."

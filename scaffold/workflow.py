@@ -219,6 +219,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
                 plan.extraction.after,
                 path,
                 plan.extraction.layers.before if plan.extraction.layers else None,
+                plan.extraction.made,
             )
         )
     found = []

@@ -20,7 +20,7 @@ from scaffold.cut.hoist import method_lines
 from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
-from scaffold.descriptor.port import ENCODE_METHOD
+from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, annotations_of, bind_call
@@ -44,6 +44,9 @@ _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.argume
 
 #: The room behind `return` in a line of a method: vLLM's lines have 88 columns.
 _LONG = 88 - len("        return ")
+
+#: Calls of a method that a port made.
+_ENCODES = tuple(f"self.{name}" for name in ENCODE_METHODS.values())
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
@@ -75,7 +78,8 @@ class Extraction:
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
     batch into. `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an
-    axis of the pixels away, if there is one.
+    axis of the pixels away, if there is one. `encode` is the method that a graph holds,
+    and `returns` the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -85,7 +89,14 @@ class Extraction:
     parsed: tuple[str, str] | None
     split: bool
     regroups: bool
+    encode: str = ""
+    returns: str = ""
     layers: Layers | None = None
+
+    @property
+    def made(self) -> str:
+        """The method that a graph holds, where a port made it: one of the model's own stays as it is."""
+        return self.encode if self.encode in ENCODE_METHODS.values() else ""
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
@@ -102,12 +113,14 @@ class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
+    `encode` is the name of the method for `call`.
     """
 
     entry: Call
     call: Call | None
     after: str | None
     asked: Span
+    encode: str = ENCODE_METHODS[False]
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
@@ -176,7 +189,7 @@ class _Method:
     def leading(self) -> list[ast.expr]:
         """The calls that lead on, or what replaces them; those of an earlier port alone beside the model's own."""
         forwards = self.calls(self.station.forwards)
-        stands = any(_callee(call) == f"self.{ENCODE_METHOD}" for call in forwards)
+        stands = any(_callee(call) in _ENCODES for call in forwards)
         own = [] if stands else self.calls(self.station.sites)
         return [*([run.whole for run in self.runs] or own), *forwards]
 
@@ -238,17 +251,21 @@ class _Extractor:
         self.methods = [
             _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
             for station in reversed(way.stations)
-            if station.function != ENCODE_METHOD
+            if station.function not in ENCODE_METHODS.values()
         ]
-        #: An earlier port made the method.
-        self.stands = len(self.methods) < len(way.stations)
+        #: The method that an earlier port made.
+        made = [one.function for one in way.stations if one.function in ENCODE_METHODS.values()]
+        self.stands = bool(made)
         self.parsed: tuple[str, str] | None = None
         if not self.stands and form.call is not None:
             self._find_runs(form.call)
+        #: A method of the model needs no other around its call.
+        self.is_own = not self.stands and form.call is not None and self._is_own(form.call)
+        self.encode = form.call.path.removeprefix("self.") if self.is_own and form.call else [*made, form.encode][0]
 
     def run(self) -> Extraction:
-        if ENCODE_METHOD in self.names and not self.stands:
-            raise _Misfit(self.methods[0], f"the model has a method `{ENCODE_METHOD}` of its own")
+        if self.form.encode in self.names and not self.stands and not self.is_own:
+            raise _Misfit(self.methods[0], f"the model has a method `{self.form.encode}` of its own")
         if not self.stands and not any(method.runs for method in self.methods):
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.form.after else None
@@ -261,11 +278,12 @@ class _Extractor:
         edits: list[MethodEdit] = []
         for method, source in zip(self.methods, sources, strict=True):
             station, added = method.station, []
-            if method.runs and not any(ENCODE_METHOD in edit.adds for edit in edits):
-                added.append((ENCODE_METHOD, self._encode_method()))
+            is_made = not self.is_own and bool(method.runs)
+            if is_made and not any(self.encode in edit.adds for edit in edits):
+                added.append((self.encode, self._encode_method()))
             if method is cut and self.form.after and not self._is_cut(method):
                 added.append((self.form.after, self._after_method(method, live)))
-            if added or method.runs:
+            if added or is_made:
                 text = "\n".join([source, *(helper for _, helper in added)])
                 names = tuple(name for name, _ in added)
                 edits.append(MethodEdit(station.file, station.class_name, station.function, names, text))
@@ -276,8 +294,10 @@ class _Extractor:
             self.form.after,
             tuple(arguments),
             self.parsed,
-            cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{ENCODE_METHOD}",
+            cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{self.encode}",
             any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
+            self.encode,
+            ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
         )
 
     # -- what a graph holds
@@ -299,6 +319,12 @@ class _Extractor:
         if whole and all(_is_alone(method.function, method.runs) for method in found):
             self.methods = found
 
+    def _is_own(self, call: Call) -> bool:
+        """Whether the call is all that the model does with the pixels, and calls a method of the model alone."""
+        alone = ast.unparse(ast.parse(call.python({_PIXELS: _PARAMETER}), mode="eval"))
+        bodies = {run.body for method in self.methods for run in method.runs}
+        return call.path.removeprefix("self.") in self.names and not [*call.calls()][1:] and bodies == {alone}
+
     def _encode_method(self) -> str:
         body = next(run.body for method in self.methods for run in method.runs)
         lines = [f"return {body}"]
@@ -315,7 +341,7 @@ class _Extractor:
             if converted != _PARAMETER:
                 lines = [f"{_PARAMETER} = {converted}", f"return {body.replace(converted, _PARAMETER)}"]
         text = textwrap.indent("\n".join(lines), "    ")
-        return f"def {ENCODE_METHOD}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n{text}\n"
+        return f"def {self.encode}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n{text}\n"
 
     # -- what follows it
 
@@ -547,9 +573,9 @@ class _Extractor:
         """The new source of a method, without indentation; `live` are arguments of the last statements' method."""
         text = method.text.encode()
         changes: list[tuple[int, int, str]] = []
-        for run in method.runs:
+        for run in () if self.is_own else method.runs:
             pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
-            changes.append((method.start(run.whole), method.end(run.whole), f"self.{ENCODE_METHOD}({pixels})"))
+            changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({pixels})"))
             for step, _ in run.steps:
                 changes.append((method.offset(step.lineno, 0), method.offset(method.below(step), 0), ""))
         if live is not None and method.tail is not None:
@@ -568,9 +594,9 @@ class _Extractor:
         """
         (function,) = ast.parse(source).body
         assert isinstance(function, FunctionNode)
-        if inner or any(_flattened(node) for node in ast.walk(function)):
+        if inner or any(_flattened(node) or _is_table(node) for node in ast.walk(function)):
             function = _Regrouped().visit(function)
-        called = f"self.{ENCODE_METHOD}" if method.runs else _callee(method.leading[0])
+        called = f"self.{self.encode}" if method.runs else _callee(method.leading[0])
         if find_change(function, called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
 
@@ -605,11 +631,18 @@ class _Regrouped(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.split":
             return node.args[0]
-        return node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "view") else node
+        match node.func:
+            case ast.Attribute(value=value, attr="split" | "view" | "reshape"):
+                return value
+        return node
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
         return _flattened(node) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Sizes are no values."""
+        return ast.Constant(0) if node.attr == "shape" else self.generic_visit(node)
 
 
 def _regroups(node: ast.AST) -> bool:
@@ -641,6 +674,14 @@ def _flattened(node: ast.AST) -> ast.expr | None:
         ) if name == item:
             return items
     return None
+
+
+def _is_table(node: ast.AST) -> bool:
+    """Whether an expression is a tensor as the rows of all items: `x.view(-1, columns)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[first, _], keywords=[]):
+            return ast.unparse(first) == "-1"
+    return False
 
 
 def runs_of(function: FunctionNode, site: ast.Call, units: int | str) -> Iterator[Run]:

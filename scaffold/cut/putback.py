@@ -12,18 +12,23 @@ import symtable
 
 from scaffold.diagnostics import Diagnostic, Span
 
-_ENCODE = "_encode_patches"
 #: Parts of a function that may read a variable later than the statement that has them.
 _SCOPES = (ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def prove_extraction(
-    before: str, after: str, methods: frozenset[tuple[str, str]], last: str | None, path: str, first: str | None = None
+    before: str,
+    after: str,
+    methods: frozenset[tuple[str, str]],
+    last: str | None,
+    path: str,
+    first: str | None = None,
+    encode: str = "_encode_patches",
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before`: nothing, or VCG646.
 
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
-    method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self._encode_patches(e)`
+    method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self.ENCODE(e)`
     becomes the one expression that this method returns, with `e` in the place of its one parameter, before which
     nothing there has an effect. The method may first set its parameter to such an expression.
 
@@ -38,8 +43,8 @@ def prove_extraction(
     old, new = _methods(before), _methods(after)
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        was = _whole(old, owner, name, last, first)
-        if was is None or _whole(new, owner, name, last, first) != was:
+        was = _whole(old, owner, name, last, first, encode)
+        if was is None or _whole(new, owner, name, last, first, encode) != was:
             line = getattr(new.get((owner, name)), "lineno", 1)
             found.append(
                 Diagnostic(
@@ -64,7 +69,12 @@ def _methods(text: str) -> dict[tuple[str, str], ast.FunctionDef]:
 
 
 def _whole(
-    methods: dict[tuple[str, str], ast.FunctionDef], owner: str, name: str, last: str | None, first: str | None
+    methods: dict[tuple[str, str], ast.FunctionDef],
+    owner: str,
+    name: str,
+    last: str | None,
+    first: str | None,
+    encode: str,
 ) -> str | None:
     """A method with all put back, as text; None where it is not there or that is not possible."""
     function = copy.deepcopy(methods.get((owner, name)))
@@ -77,9 +87,9 @@ def _whole(
         return None
     if first is not None and not _prepend(function, first, methods.get((owner, first))):
         return None
-    encode = _Encode(methods.get((owner, _ENCODE)))
-    encode.visit(function)
-    if encode.failed:
+    putting = _Encode(encode, methods.get((owner, encode)))
+    putting.visit(function)
+    if putting.failed:
         return None
     while _inlined(function):
         pass
@@ -167,12 +177,12 @@ def _is_set_first(body: list[ast.stmt], name: str) -> bool:
 class _Encode(ast.NodeTransformer):
     """Puts the one expression of the method in the place of its calls."""
 
-    def __init__(self, method: ast.FunctionDef | None) -> None:
-        self.method, self.failed = method, False
+    def __init__(self, name: str, method: ast.FunctionDef | None) -> None:
+        self.name, self.method, self.failed = name, method, False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if ast.unparse(node.func) != f"self.{_ENCODE}":
+        if ast.unparse(node.func) != f"self.{self.name}":
             return node
         parameters = [one.arg for one in self.method.args.args] if self.method is not None else []
         if self.method is None or len(parameters) != 2 or len(node.args) != 1 or node.keywords:

@@ -126,8 +126,8 @@ LOOP_METHOD = "forward_layers"
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
 
-#: The method that a graph of an explicit port holds.
-ENCODE_METHOD = "_encode_patches"
+#: The method that a graph of an explicit port holds, by whether an item is one unit.
+ENCODE_METHODS = {False: "_encode_patches", True: "_encode_images"}
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"

@@ -484,13 +484,13 @@ class Explicit(Record):
     )
     tokens: Expression = declare(
         _LET,
-        "rows that `call` gives of a unit, by which budgets count units; `verify` refuses another number",
+        "rows that a graph gives of a unit, by which budgets count units; `verify` refuses another number",
         examples=["(side // patch) ** 2"],
     )
     after: str | None = declare(
         Name("a method name"),
         "name for the method that makes embeddings of these rows: the model's statements after its encoder's call; "
-        "without it the rows are the embeddings",
+        "a graph holds it, too, where an item is one unit and it reads nothing else; without it rows are embeddings",
         default=None,
         examples=["_merge_patch_embeddings"],
     )

@@ -176,10 +176,11 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
 def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grids: bool = False) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    With `grids`, precomputed embeddings may be so many, divided by one number.
+    With `grids`, precomputed embeddings may be so many, divided by one number. An input that the model refuses is none.
     """
+    refused = set(_refused(subject))
     for field in batches[0].fields:
-        if field.modality != batches[0].modality:
+        if field.modality != batches[0].modality or field.key in refused:
             continue
         at = f"fields.{field.key}"
         if field.kind == "batched":
@@ -195,6 +196,15 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
             elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
+
+
+def _refused(subject: Subject) -> Iterator[str]:
+    """The variables that the model asserts to be None, by the names of inputs: precomputed embeddings of some."""
+    for _, owner in subject.program.lineage(subject.model.owner):
+        for node in ast.walk(owner):
+            match node:
+                case ast.Assert(test=ast.Compare(ast.Name(id=name), [ast.Is()], [ast.Constant(value=None)])):
+                    yield name
 
 
 def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:

@@ -133,8 +133,9 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
     if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
         [(site, entry)] = kept.values()
 
-        def tokens(held: Call) -> str | None:
-            rows = _rows_of(batches[0], held.path, _inputs(batches[0])[site.pixels][0])
+        def tokens(held: Call, whole: bool) -> str | None:
+            units = _inputs(batches[0])[site.pixels][0]
+            rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
             return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)

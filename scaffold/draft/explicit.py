@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
+from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
@@ -20,7 +21,7 @@ from scaffold.draft.ways import NOWHERE
 from scaffold.protocol.dialect import Paths
 
 #: Attributes of a model with the tokens of one unit.
-_TOKENS = ("num_image_token", "num_patches")
+_TOKENS = ("self.num_image_token", "self.num_patches", "self.config.num_query_tokens")
 #: Entries of a configuration by which a side of the patches gets shorter behind the encoder, and whether it is padded.
 _FACTORS = {"downsample_factor": False, "downsample_ratio": True, "hidden_stride": True, "pixel_shuffle_factor": False,
             "scale_factor": False, "spatial_pool_stride": False}  # fmt: skip
@@ -31,21 +32,23 @@ def put_explicit(
     subject: Subject,
     entry: str,
     call: str,
-    tokens: Callable[[Call], str | None],
+    tokens: Callable[[Call, bool], str | None],
     single: bool,
     places: tuple[SourceLine, SourceLine | None],
     sheet: Sheet,
 ) -> None:
-    """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit.
+    """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit, or what
+    follows it, if a graph holds that.
 
     `single`: an item is one unit. `places` are those of the call and of the pixels.
     """
     after = "_project_image_features" if single else "_merge_patch_embeddings"
-    found = _find(subject, parse_call(entry), parse_call(call), after) if _has_paths(subject) else None
+    encode = ENCODE_METHODS[single]
+    found = _find(subject, parse_call(entry), parse_call(call), after, encode) if _has_paths(subject) else None
     if found is None:
         return
-    held, follows = found
-    said = tokens(held)
+    held, follows, reads = found
+    said = tokens(held, single and follows is not None and not reads)
     if said is None:
         return
     sheet.put("explicit.call", held.text, places[0], why="what follows the encoder unit by unit, too")
@@ -56,8 +59,11 @@ def put_explicit(
         sheet.put("explicit.single", True, places[1], why="one unit an item")
 
 
-def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Call, str | None] | None:
-    """The largest call of a form that the generator finds, and the name of what follows it, if anything does."""
+def _find(
+    subject: Subject, entry: Call, encoder: Call, after: str, encode: str
+) -> tuple[Call, str | None, tuple[str, ...]] | None:
+    """The largest call of a form that the generator finds, and the name of what follows it, if anything does, with what
+    that reads beside features."""
     tree, model = subject.tree, subject.model
     way = find_way(tree, model.file, model.class_name, {entry.path: NOWHERE}, encoder, NOWHERE)
     family = tuple(subject.program.lineage(model.owner))
@@ -65,9 +71,9 @@ def _find(subject: Subject, entry: Call, encoder: Call, after: str) -> tuple[Cal
     for call in (*reversed(calls), encoder):
         for name in (None, after):
             with suppress(DiagnosticError):
-                form = Form(entry, call, name, NOWHERE)
-                if isinstance(find_extraction(tree, family, way, form), Extraction):
-                    return call, name
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode))
+                if isinstance(found, Extraction):
+                    return call, name, found.arguments
     return None
 
 
@@ -76,7 +82,7 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
 
     None where no expression gives that number, or several do. `numbers` are the recorded values by path.
     """
-    said = [f"self.{name}" for name in _TOKENS if numbers.get(f"self.{name}") == rows]
+    said = [path for path in _TOKENS if numbers.get(path) == rows]
     if said or rows == 1:
         return said[0] if said else "1"
     # The configuration names the side of a unit, and beside it that of a patch.

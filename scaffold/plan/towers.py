@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
+from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
+from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
-from scaffold.plan.views import TreeFacts
+from scaffold.plan.views import TreeFacts, counter_of
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import (
     FunctionNode,
@@ -93,7 +95,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                 if isinstance(found, Extraction) and found.layers is not None:
                     _check_arguments(port, port.explicit, found.layers)
             else:
-                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"))
+                encode = ENCODE_METHODS[port.explicit.single]
+                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), encode)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
@@ -123,6 +126,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         has_lengths=bool(port.lengths & set(tower.keys)),
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
         normalised=_normalised(port, family, tree.span(model.path, model.line)),
+        counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -369,6 +373,12 @@ def _check_elements(port: AnyPort, family: Family, tree: SourceTree) -> None:
     ]
     if problems:
         raise DiagnosticError(problems)
+
+
+def _counts(program: Program, tower: Owner, name: str) -> bool:
+    """Whether the tower has this method, with the parameters that the generated call has."""
+    found = program.method(tower, name)
+    return found is not None and [arg.arg for arg in found[2].args.args] == ["self", *CAPACITIES.values()]
 
 
 def _has_input_dtype(port: PackedPort, program: Program, tower: Owner) -> bool:

@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import (
     expression_of,
     parse_expression,
 )
-from scaffold.descriptor.port import CHAIN_METHOD, ENCODE_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
+from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.descriptor.sections import ABSENT, Count, SizedField, UnitInput
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
@@ -70,6 +70,7 @@ class TreeFacts:
     is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
     that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
+    `counters`: the tower's own methods that say how many sequences of a set a graph may have.
     """
 
     has_input_dtype: bool | None = None
@@ -85,6 +86,7 @@ class TreeFacts:
     in_tree: bool = False
     normalised: str = "{pixels}"
     sharding: Sharding | None = None
+    counters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -279,21 +281,37 @@ class UnitsView(View):
     modalities: tuple[CutModality, ...]
     embeds: str | None
     batched: list[str]
+    #: The inputs with an entry for each item that are always a tensor: of one shape, or counts of rows.
+    tensors: list[str]
     #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
     counts: Code
     single: bool
-    #: Whether an item that is one unit may have an axis for it.
-    regroups: bool
+    #: The pixels of a batch.
+    joined: Code
     tokens: Code
     token_lets: Lets
     pixel_shape: Code
-    pixel_axes: int
     pixel_lets: Lets
     #: A variable with what the model parses the inputs into, and its value.
     parsed: tuple[str, Code] | None
-    #: The embeddings of a batch, made of its `features`.
-    embeddings: Code
+    #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
+    embeddings: Code | None
+    #: The call that is recorded, of the pixels of a batch.
+    eager: Code
+    #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
+    makes_items: bool
+    may_be_items: bool
+
+    @property
+    def has_property(self) -> bool:
+        """Whether the tokens of a unit are more than an attribute of the model."""
+        return bool(self.token_lets) or not _is_path(self.tokens)
+
+    @property
+    def unit_tokens(self) -> Code:
+        """The tokens of a unit, by which budgets count."""
+        return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
     def unit(self) -> Code:
@@ -305,18 +323,19 @@ class UnitsView(View):
         return Code(f"{self.unit}s" if self.single else "patches")
 
     @property
-    def is_batched(self) -> Code:
-        """Whether an input `key` has an entry for each item."""
-        return Code(f"key in {pyrepr(self.batched)}" if self.batched[1:] else f"key == {pyrepr(self.batched[0])}")
+    def selected(self) -> dict[str, Code]:
+        """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones."""
+        entries = {key: Code(f"mm_kwargs[{pyrepr(key)}][indices]") for key in self.tensors if key in self.batched}
+        if not self.single and not self.sized:
+            pixels = pyrepr(self.pixels_buffer)
+            entries[self.pixels_buffer] = Code(f"[mm_kwargs[{pixels}][i] for i in indices]")
+        return entries
 
     @property
-    def joined(self) -> Code:
-        """The pixels of a batch."""
-        pixels = Code(f"mm_kwargs[{pyrepr(self.pixels_buffer)}]")
-        if self.sized:
-            return pixels
-        whole = f".flatten(0, -{self.pixel_axes + 1})" if self.single and self.regroups else ""
-        return Code(f"torch.{'stack' if self.single else 'cat'}(list({pixels})){whole}")
+    def others(self) -> list[str]:
+        """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
+        keys = [key for key in self.batched if key != self.embeds]
+        return keys if {*keys} - self.selected.keys() else []
 
     @property
     def total(self) -> Code:
@@ -328,7 +347,7 @@ class UnitsView(View):
     @property
     def reads_counts(self) -> bool:
         """Whether the code behind a replay needs the number of patches of each item."""
-        return not self.single and "num_patches" in self.total + self.embeddings
+        return "num_patches" in self.total + (self.embeddings or "")
 
 
 @dataclass(frozen=True)
@@ -515,7 +534,10 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class PackedView(SizedView):
-    """Rows of all items behind each other; metadata that the tower computes from the grids."""
+    """Rows of all items behind each other; metadata that the tower computes from the grids.
+
+    `claims_frames`: a video claims so many tokens that those of a batch bound its frames.
+    """
 
     rows: Code
     rows_spelled: Code
@@ -540,6 +562,7 @@ class PackedView(SizedView):
     info_class: str | None
     model_config: Code
     counts_frames: bool
+    claims_frames: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -575,11 +598,6 @@ class PackedView(SizedView):
         if self.dialect.zero_path_tokens:
             return False  # A number does that no budget has: the path's tokens are for the choice of a graph alone.
         return self.embeds is not None if self.dialect.item_specs else self.may_go_eager
-
-    @property
-    def shares_frames(self) -> bool:
-        """Whether a video declares so many tokens that no batch has more frames than a graph."""
-        return self.counts_frames and self.has_video and self.dialect.zero_path_tokens
 
     @property
     def video_sizes(self) -> str | None:
@@ -906,29 +924,52 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
-    alone = parts if explicit.single else f"[part.flatten(0, -2) for part in {parts}]"
+    tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
+    named = token_lets or not _is_path(tokens)
+    joined = f"mm_kwargs[{pyrepr(modality.pixels)}]"
+    if explicit.single:
+        joined += f".flatten(0, -{len(port.pixels.shape) + 1})" * extraction.regroups
+    elif not port.sized:
+        joined = f"torch.cat(list({joined}))"
+    # Without anything else to read, what follows the encoder is a part of the graph.
+    follows = explicit.single and extraction.after is not None and not extraction.arguments
+    returned = extraction.returns.split(" | ")
+
+    def encoded(pixels: str) -> Code:
+        call = f"self.{extraction.encode}({pixels})" if extraction.made else explicit.call.python({"pixels": pixels})
+        return Code(f"self.{extraction.after}({call})" if follows else call)
+
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     return UnitsView(
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[modality.pixels],
-        budget_min=Code(f"self._encoder_cudagraph_{modality.name if explicit.single else 'patch'}_tokens"),
-        budget_why=f"One {modality.name if explicit.single else 'patch'}.",
+        budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
+        budget_why=f"One {unit}.",
         budget_lets=(),
-        forward=Code(f"self.{ENCODE_METHOD}"),
+        forward=encoded(f"{buffers}[{pyrepr(modality.pixels)}]"),
+        eager=encoded(joined),
+        makes_items=follows and "torch.Tensor" not in returned,
+        may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=list(port.batched),
+        tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         single=explicit.single,
-        regroups=extraction.regroups,
-        pixel_axes=len(port.pixels.shape),
-        tokens=token_names.code(explicit.tokens),
+        joined=Code(joined),
+        tokens=tokens,
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})" if extraction.after else alone),
+        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after and not follows else None,
     )
+
+
+def _is_path(code: Code) -> bool:
+    """Whether code is an attribute of the model or of a part of it."""
+    return all(part.isidentifier() for part in code.split("."))
 
 
 def _row_count(field: SizedField) -> Code:
@@ -1180,6 +1221,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
     shared = _shared(port, profile, facts)
+    claims_frames = port.counts_frames and port.has_video and dialect.zero_path_tokens
     if port.embeds is not None and dialect.postprocess.value == "none":
         gate = "not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"
         shared["gate"] = Code(f"{shared['gate']} and {gate}" if shared["gate"] else gate)
@@ -1209,7 +1251,9 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 set_,
                 capture_names,
                 parameters,
+                facts,
                 has_hook=dialect.postprocess.value != "none",
+                claims_frames=claims_frames,
                 main=set_ is sets[0],
             )
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
@@ -1234,6 +1278,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         info_class=facts.info_class[1] if facts.info_class else None,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
+        claims_frames=claims_frames,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,
@@ -1244,21 +1289,46 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
 
 
 def _set(
-    port: PackedPort, set_: Sequences, names: Names, parameters: tuple[str, str], *, has_hook: bool, main: bool
+    port: PackedPort,
+    set_: Sequences,
+    names: Names,
+    parameters: tuple[str, str],
+    facts: TreeFacts,
+    *,
+    has_hook: bool,
+    claims_frames: bool,
+    main: bool,
 ) -> SequenceView:
     assert set_.count is not None, "`PackedPort.sequences` are complete"
     assert set_.longest is not None, "`PackedPort.sequences` are complete"
     variable = "num_seqs" if main else f"num_{set_.name}_seqs"
+    counted = set_.unit == "frame" and not port.attention[set_.name].count
+    count, why = set_.count, set_.why
+    if claims_frames:
+        names = replace(names, bindings={**names.bindings, "F": "max_frames"})
+        count = _CLAIMED if counted else count
+    code = _count(count, names, _sizes_name(port.columns), has_hook=has_hook, main=main)
+    if (counter := counter_of(set_.name)) in facts.counters:  # it says why itself
+        code, why = Code(f"self.{port.tower}.{counter}({', '.join(names.bindings[key] for key in CAPACITIES)})"), None
     return SequenceView(
         variable,
         *parameters,
         offsets=set_.offsets,
-        count=_count(set_.count, names, _sizes_name(port.columns), has_hook=has_hook, main=main),
+        count=code,
         longest=names.code(set_.longest),
         spare=names.code(_spare(port, set_, variable)),
-        why=set_.why,
-        counted=set_.unit == "frame" and not port.attention[set_.name].count,
+        why=why,
+        counted=counted,
     )
+
+
+def counter_of(name: str) -> str:
+    """The method by which a tower of vLLM's says, from `CAPACITIES`, how many sequences of a set a graph may have."""
+    return f"get_encoder_cudagraph_max_{name}_seqs"
+
+
+#: The captured number of frames where videos claim tokens for them, which bounds it by the budget.
+_CLAIMED = parse_expression("max(B, F)")
 
 
 #: Rows of one tile of FlashAttention's kernels.

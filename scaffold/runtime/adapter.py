@@ -160,11 +160,12 @@ Around = Callable[[Inputs, Replay], Sequence[torch.Tensor] | None]
 class EncoderAdapter(Protocol):
     """The methods that the manager calls. All tensors of one call live on the tower's device, sizes live on the host.
 
-    An adapter may have five more. `watched()` gives tensors whose addresses the debug mode checks.
+    An adapter may have seven more. `watched()` gives tensors whose addresses the debug mode checks.
     `passes_through(inputs)` tells whether `whole` gives the tensors of all inputs of this signature as they are.
     `quick_signature(inputs)` gives the signature of inputs that are raw and pass through, with less work than
     `signature`, or None. `around` is described at `Around`; a model whose own code surrounds its encoder has it.
-    `encodes_apart` then tells whether that code calls the encoder for each item; None where only a call can tell.
+    `encodes_apart` then tells whether that code calls the encoder for each item; None where only a call can tell. And
+    `keeps_tables` tells whether the adapter keeps what that code computes for a size, of `keep_at_most(nbytes)` bytes.
     """
 
     def describe(self) -> EncoderDescription:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class GraphBackend(Protocol):
         """Run a forward once, eagerly. Returns its peak memory in bytes."""
 
     def peak_of(self, forward: Callable[[], torch.Tensor]) -> int:
-        """Bytes that a pool needs for a forward, beyond its inputs. Does not run the forward if it can avoid that."""
+        """Bytes of the block that serves a pool best for a forward. Does not run the forward if it can avoid that."""
 
     def reserve(self, pool: Any, nbytes: int) -> object:
         """Give a pool one contiguous block before its graphs are captured. It stays while the result lives."""
@@ -160,10 +161,22 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return _SIDE_STREAMS[index]
 
 
-#: The memory that a forward needs when one block holds its tensors, relative to its peak: gaps come in addition.
-#: Measured on an H200 with five towers: 1.0 and 1.1 leave three of them with further segments of 320 to 770 MiB, 1.2
-#: none.
-RESERVE_SLACK = 1.2
+#: The sizes of a pool's first block that are tried, relative to the peak of the largest forward: gaps come in addition.
+#: On an H200 1.0 and 1.1 left three of five towers with further segments of 320 to 770 MiB, and 1.2 left none.
+BLOCK_SIZES = (1.0, 1.05, 1.1, 1.15, 1.2)
+
+
+def fit_block(peak: int, pool_with: Callable[[int], int]) -> int:
+    """Bytes of the block with which a pool takes the least memory, `pool_with(block)`: its further segments count."""
+    sizes = [int(peak * size) for size in BLOCK_SIZES]
+    best = least = 0
+    for size, larger in zip(sizes, [*sizes[1:], 0], strict=True):
+        took = pool_with(size)
+        if not best or took < least:
+            best, least = size, took
+        if least <= larger:
+            break  # a larger block takes more by itself
+    return best
 
 
 class CudaGraphBackend:
@@ -296,10 +309,25 @@ class CudaGraphBackend:
             self.capture(forward, torch.cuda.graph_pool_handle())
             peak = torch.cuda.max_memory_allocated(self.device) - before
         except Exception:
-            peak = self.warm_up(forward)
+            block = int(self.warm_up(forward) * BLOCK_SIZES[-1])
+        else:
+            block = fit_block(peak, lambda block: self._pool_with(block, forward)) if peak else 0
         self.trim()
-        self._pool_bytes = pools  # that pool is gone
-        return int(peak * RESERVE_SLACK)
+        self._pool_bytes = pools  # those pools are gone
+        return block
+
+    def _pool_with(self, block: int, forward: Callable[[], torch.Tensor]) -> int:
+        """Bytes of a pool that starts with a block of this size, after it has captured a forward."""
+        self.trim()
+        pool, reserved = torch.cuda.graph_pool_handle(), torch.cuda.memory_reserved(self.device)
+        try:
+            anchor = self.reserve(pool, block)  # keeps the pool until its size is known
+            self.capture(forward, pool)
+            took = int(torch.cuda.memory_reserved(self.device) - reserved)
+        except torch.OutOfMemoryError:
+            return sys.maxsize
+        del anchor
+        return took
 
     def reserve(self, pool: Any, nbytes: int) -> object:
         """Give the pool one block for the largest graph. The allocator then cuts the tensors of all graphs from it.

@@ -24,6 +24,9 @@ logger = logging.getLogger("scaffold.runtime")
 IDLE_STEPS = 8
 #: An idle worker captures a missing graph after so many batches needed it. A single size may never come again.
 WANTED_USES = 2
+#: Start-up holds these shares of its graphs' memory for later: for idle captures, and for what is kept of sizes.
+#: Later graphs share the pool of the first ones, and metadata grow with the largest budget as graphs do.
+IDLE_SHARE, KEPT_SHARE = 1 / 4, 1 / 8
 
 
 @dataclass(slots=True)
@@ -153,16 +156,26 @@ class GraphSet:
         """
         if not self.graphs:
             return
-        cap = self.options.max_graph_bytes
-        room = self.options.idle_bytes if self.options.idle_graphs else 0
-        self._room = room if cap is None else max(min(room, cap - report.device_bytes), 0)
-        later = self._room + self.options.plan_bytes + int(getattr(self.adapter, "keeps_bytes", 0))
+        options, graphs = self.options, report.device_bytes
+        room = min(options.idle_bytes, int(graphs * IDLE_SHARE)) if options.idle_graphs else 0
+        if options.max_graph_bytes is not None:
+            room = max(min(room, options.max_graph_bytes - graphs), 0)
+        kept = min(options.plan_bytes, int(graphs * KEPT_SHARE)) if self._keeps_sizes() else 0
         try:
-            self._held = self.backend.hold(later)
-            report.held_bytes = later
+            self._held = self.backend.hold(room + kept)
         except torch.OutOfMemoryError:
-            self._room = 0
-            logger.warning("no encoder graphs are captured when idle: %d MiB for them are not free", later >> 20)
+            logger.warning(
+                "no encoder graphs are captured when idle, and no metadata are kept: %d MiB for them are not free",
+                (room + kept) >> 20,
+            )
+            return
+        self._room, report.kept_bytes, report.held_bytes = room, kept, room + kept
+
+    def _keeps_sizes(self) -> bool:
+        """Whether anything on the device is kept of sizes: metadata in plans, or tables of a model's code around."""
+        if getattr(self.adapter, "around", None) is not None:  # its plans hold no metadata
+            return bool(getattr(self.adapter, "keeps_tables", False))
+        return any(captured.buffers.layout.nbytes for captured in self.graphs.values())
 
     def free_room(self) -> None:
         """Give the held memory back to the device, for what needs it now."""

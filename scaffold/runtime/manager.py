@@ -138,7 +138,7 @@ class EncoderGraphManager:
         self.crossover: dict[str, Crossover] = {path: Crossover() for path in self.ladders}
         self.replay_hook: ReplayHook | None = None
         self._graph_set = GraphSet(adapter, self.backend, self.options, limits, self.ladders, self.description, small)
-        self._plans = PlanCache(self.options.plan_entries, self.options.plan_bytes)
+        self._plans = PlanCache(self.options.plan_entries)
         self._constants: dict[tuple[GraphKey, str], torch.Tensor] = {}
         self._trials = self.options.trials
         self._until_sample = self.options.sample_every
@@ -179,6 +179,10 @@ class EncoderGraphManager:
         """Capture every key that fits the caps; never raises for a key that cannot be captured."""
         self.clear()
         report = self._graph_set.capture(pool)
+        self._plans.most_bytes = report.kept_bytes
+        keep = getattr(self.adapter, "keep_at_most", None)
+        if keep is not None:
+            keep(report.kept_bytes)
         if self.options.calibration_ms > 0:
             self.calibrate(self.options.calibration_ms)
         logger.info("%s", report)

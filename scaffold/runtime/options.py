@@ -14,9 +14,10 @@ class Options:
     """A user's choices. The defaults are safe and fast.
 
     At start-up the manager captures `start_steps` budgets per octave of every ladder (None: all budgets). An idle
-    worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps. They take at most
-    `idle_bytes` of the device, and the metadata of kept plans at most `plan_bytes`. The capture at start-up holds that
-    much memory when it ends, so that a server that measures it plans with it.
+    worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps. They take at most a
+    quarter of what the graphs of start-up took, and at most `idle_bytes` of the device. Metadata of plans, or whatever
+    else the adapter keeps of sizes, take at most an eighth and `plan_bytes`. The capture at start-up holds that much
+    memory when it ends, so that a server that measures it plans with it.
 
     `max_graph_bytes` and `max_capture_seconds` cap the start-up. The memory cap drops the largest budgets. Budgets that
     the time cap leaves out wait until the worker is idle.
@@ -78,8 +79,9 @@ class CaptureReport:
     first_seconds: float = 0.0
     device_bytes: int = 0
     arena_bytes: int = 0
-    #: Held for what comes later: idle captures, metadata of plans, tables.
+    #: Held for what comes later: idle captures, and `kept_bytes` for metadata of plans or interpolated positions.
     held_bytes: int = 0
+    kept_bytes: int = 0
 
     def __str__(self) -> str:
         head = (

@@ -101,21 +101,23 @@ class CallPlan:
 class PlanCache(OrderedDict[Hashable, CallPlan]):
     """Plans by the signature of their calls. A full cache drops the plan that was used longest ago.
 
-    It holds at most `entries` plans, and their metadata take at most `nbytes` bytes of the device.
+    It holds at most `entries` plans, and their metadata take at most `most_bytes` bytes of the device.
     """
 
-    def __init__(self, entries: int, nbytes: int) -> None:
+    def __init__(self, entries: int) -> None:
         super().__init__()
         self._entries = entries
-        self._most = nbytes
+        self.most_bytes = 0
         self._nbytes = 0
 
     def remember(self, signature: Hashable, plan: CallPlan) -> None:
-        """Keep a plan. It replaces an older plan of the same sizes."""
+        """Keep a plan that the memory holds. It replaces an older plan of the same sizes."""
         self._forget_one(self.pop(signature, None))
+        if plan.nbytes > self.most_bytes:
+            return
         self._nbytes += plan.nbytes
         self[signature] = plan
-        while self and (len(self) > self._entries or self._nbytes > self._most):
+        while self and (len(self) > self._entries or self._nbytes > self.most_bytes):
             self._forget_one(self.popitem(last=False)[1])
 
     def forget(self, unless: Callable[[CallPlan], bool] = lambda plan: False) -> None:

@@ -176,9 +176,11 @@ class RecordingBackend:
         self.graphs: list[RecordedGraph] = []
         self.captures = 0
         self.copies = 0
-        #: Tests set these: raise for a capture (by its number), or pretend that memory is in use.
+        #: Tests set these: raise for a capture (by its number), or pretend that memory is in use: by all graphs, and
+        #: by each.
         self.fail: Callable[[int], bool] = lambda number: False
         self.bytes_per_graph = 0
+        self.bytes_of_pool = 1 << 30
         self._held: weakref.WeakSet[_Held] = weakref.WeakSet()
         self.peak = 0
         self.clock: Callable[[Callable[[], object]], float] | None = None
@@ -250,7 +252,8 @@ class RecordingBackend:
         return None
 
     def memory_used(self) -> int:
-        return self.captures * self.bytes_per_graph + sum(held.nbytes for held in self._held)
+        pool = self.bytes_of_pool if self.graphs else 0
+        return pool + self.captures * self.bytes_per_graph + sum(held.nbytes for held in self._held)
 
     def memory_outside(self) -> int:
         return 0

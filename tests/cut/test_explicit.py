@@ -28,7 +28,7 @@ EXPLICIT = {
         "_merge_patch_embeddings": "_pixel_values_to_embedding",
     },
     "llava_next": {"_encode_patches": "_process_image_pixels", "_merge_patch_embeddings": "_process_image_input"},
-    "paligemma": {"_encode_patches": "_process_image_input"},
+    "paligemma": {"_encode_images": "_process_image_input"},
 }
 #: Words that no explicit port has: a second way through the model's code, and state beside its `__init__`.
 FOREIGN = (
@@ -138,7 +138,7 @@ def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:
     )
     changed = tree.with_files({path: (text[:begin] + body + text[end:]).encode()})
     found = ported_text(changed, load_port("paligemma"))
-    assert ') -> torch.Tensor:\n        return self._encode_patches(image_input["data"])\n' in found
+    assert ') -> torch.Tensor:\n        return self._encode_images(image_input["data"])\n' in found
     assert "pixel_values.to(dtype=self.config.dtype)" in found
 
 
@@ -241,7 +241,42 @@ def test_without_a_method_for_what_follows_rows_are_the_embeddings(release_tree:
     )  # fmt: skip
     port = port_of("llava_next", ("  after: _merge_patch_embeddings\n", ""))
     found = ported_text(tree.with_files({LLAVA_NEXT: text.encode()}), port)
-    assert "[part.flatten(0, -2) for part in features.split(num_patches)]" in found
+    assert 'self._encode_patches(inputs["pixel_values"]).flatten(0, -2)\n' in found
+    assert "def postprocess_encoder_output(" not in found
+
+
+EAGLE = f"{MODELS}/eagle2_5_vl.py"
+PORT = """
+schema: 1
+model: {module: eagle2_5_vl, class: Eagle2_5_VLForConditionalGeneration}
+layout: cut
+modalities:
+  image: {pixels: pixel_values_flat, entry: self._process_image_input(self._parse_and_validate_image_input(**inputs))}
+fields: {pixel_values_flat: {sizes: image_num_patches}, image_num_patches: batched, image_embeds: batched}
+let: {side: self.config.vision_config.image_size}
+pixels: {shape: [3, side, side]}
+forward: {call: self.extract_feature(pixels)}
+explicit: {call: self.extract_feature(pixels), tokens: self.num_image_token}
+gates: {modalities: not self.use_data_parallel}
+output: {hidden_size: self.config.text_config.hidden_size}
+"""
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_a_method_of_the_model_is_enough_where_rows_go_to_items(is_converted: bool, release_tree: Any) -> None:
+    """Eagle 2.5's code only cuts the rows of all images into those of each."""
+    tree, call = release_tree(RELEASE), 'self.extract_feature(image_input["pixel_values_flat"])'
+    text = tree.read(EAGLE)
+    assert text.count(call) == 1
+    if is_converted:  # the method alone is not what a graph holds
+        text = text.replace(call, f"{call[:-1]}.to(torch.half))")
+    port = load_descriptor_text(PORT, "eagle.yaml")
+    found = ported_text(tree.with_files({EAGLE: text.encode()}), port)
+    assert ("def _encode_patches(" in found) == is_converted
+    assert ('self.extract_feature(inputs["pixel_values_flat"]).flatten(0, -2)' in found) == (not is_converted)
+    assert "def postprocess_encoder_output(" not in found
+    process = text[text.index("    def _process_image_input(") : text.index("    def embed_multimodal(")]
+    assert (process in found) == (not is_converted)
 
 
 # -- what is left to the other form, or refused ------------------------------------------------------------------------

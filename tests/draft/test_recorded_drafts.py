@@ -291,6 +291,12 @@ def test_an_explicit_port_of_items_of_one_unit(architecture: str, single: bool, 
     assert section.get("single", False) is single
 
 
+def test_what_a_model_refuses_is_no_input(draft: Drafts) -> None:
+    """Cohere2 Vision's processor declares precomputed embeddings, and the model asserts that there are none."""
+    seen = values(draft("Cohere2VisionForConditionalGeneration"))
+    assert seen["fields"] == {"pixel_values": {"sizes": "num_patches"}, "num_patches": "batched"}
+
+
 def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(draft: Drafts) -> None:
     """Llama 4 shuffles four patches into a token: their number is none of tokens, and items that fit got no graph."""
     architecture = "Llama4ForConditionalGeneration"

@@ -1,7 +1,7 @@
 """What no graph serves is encoded once, and no graph is replayed for it where the release's manager can be told so.
 
 Before 0.27 the manager has one number of an item, which sizes its result too; from 0.27 on an item has another one for
-the path, by which a video claims its share of a graph's frames.
+the path, by which a video claims eight tokens or more for a frame.
 """
 
 from __future__ import annotations

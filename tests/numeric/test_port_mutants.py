@@ -46,8 +46,8 @@ QWEN25 = (
     ),
     Mutant(
         "too few sequences for the frames",
-        "max_batch_size, min(max_frames_per_batch, token_budget), len(grid_thw)",
-        "max_batch_size, min(max_frames_per_batch, token_budget // 8), len(grid_thw)",
+        "max(max_batch_size, max_frames, len(grid_thw))",
+        "max(max_batch_size, max_frames // 8, len(grid_thw))",
         "VCG654",
         "buffer 'cu_seqlens' was captured with",
     ),
@@ -137,7 +137,7 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "max_tokens, max_frames = self._encoder_cudagraph_limits",
+        "frame_tokens = self._encoder_cudagraph_frame_tokens",
         "pass",
         "VCG666",
         "was captured with",
@@ -179,16 +179,16 @@ QWEN25_TAIL = (
 #: What only calls at the edges of the processor's range show: without them these ports pass.
 QWEN25_EDGES = (
     Mutant(
-        "one frame too many for a graph",
-        "max_frames = max(max_batch_size, max_frames_per_batch)\n",
-        "max_frames = max(max_batch_size, max_frames_per_batch) + 1\n",
+        "a frame claims one token too few",
+        "frame_tokens = self._encoder_cudagraph_frame_tokens\n",
+        "frame_tokens = self._encoder_cudagraph_frame_tokens - 1\n",
         "VCG654",
         "one frame more than a graph holds",
     ),
     Mutant(
         "frames that end in a partial window are forgotten",
-        "max(max_batch_size, max_frames_per_batch)\n            + (token_budget",
-        "1\n            + (token_budget",
+        "token_budget, max_batch_size, max_frames\n",
+        "token_budget, 1, 0\n",
         "VCG654",
         "buffer 'cu_window_seqlens' was captured with",
     ),

@@ -39,7 +39,6 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
         {
             "_pad_cumulative_seqlens_buffer",  # lfm2_vl has a copy of its own
             "_pad_flashinfer_cu_seqlens_buffer",
-            "get_encoder_cudagraph_max_window_seqs",  # of the tower
         },
         {"Qwen2_5_VLForConditionalGeneration.multimodal_config"},  # the port asks the model's configuration for it
     ),

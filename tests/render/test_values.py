@@ -145,6 +145,7 @@ class Visual:
         self,
         grid_thw,
         *,
+        max_batch_size=None,
         max_frames_per_batch=None,
         max_seqlen_override=None,
         max_window_seqs_per_batch=None,
@@ -208,8 +209,10 @@ def packed_result(model: Any, batch: dict[str, Any]) -> list[Any]:
     return [*model.visual(pixels, GRIDS).split([t * h * w // 4 for t, h, w in GRIDS])]
 
 
-@pytest.mark.parametrize("budget", [11, 12, 19, 64])
-@pytest.mark.parametrize("kind", ["image", "video"])
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [*(("image", budget) for budget in (11, 12, 19, 64)), *(("video", budget) for budget in (32, 33, 64))],
+)
 def test_packed_grids(kind: str, budget: int) -> None:
     model, batch = made("qwen2_5_vl", Packed), packed_batch(kind)
     wanted = packed_result(model, batch)
@@ -229,19 +232,16 @@ def test_packed_grids_are_what_the_config_and_the_specs_say() -> None:
 
 
 def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
-    """Embeddings in place of pixels, a video of too many frames, and frames that are too many together."""
+    """Embeddings in place of pixels; the frames of a video claim eight tokens or more each."""
     model = made("qwen2_5_vl", Packed)
-    # The room of images that no video enters says nothing, nor does a smaller graph.
-    for budget, frames in ((32, 0), (16, 3), (8, 3)):
-        model.prepare_encoder_cudagraph_capture_inputs(budget, 1, frames, torch.device("cpu"), torch.float)
     ready = {"image_embeds": torch.rand(11, HIDDEN), "image_grid_thw": torch.tensor(GRIDS)}
     assert path_tokens(model, ready) == [2**31 - 1, 2**31 - 1, 2 * (2**31 - 1)]
     agree([model.encoder_eager_forward(ready)], [ready["image_embeds"]])
     assert path_tokens(model, packed_batch()) == [6, 1, 4]
 
-    assert path_tokens(model, packed_batch("video")) == [6, 6, 11], "a third of 16, two thirds; one and two fit in"
-    many = {"pixel_values_videos": torch.zeros(16, 1), "video_grid_thw": torch.tensor([[4, 2, 2]])}
-    assert path_tokens(model, many) == [22], "more than any graph"
+    assert path_tokens(model, packed_batch("video")) == [8, 8, 16]
+    large = {"pixel_values_videos": torch.zeros(96, 1), "video_grid_thw": torch.tensor([[2, 8, 6]])}
+    assert path_tokens(model, large) == [24], "what it has"
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
@@ -379,27 +379,46 @@ def test_units_of_another_shape_are_the_models() -> None:
 
 
 class ExplicitUnits(Units):
-    """LLaVA with the method that an explicit port makes of its code."""
+    """LLaVA with the methods that an explicit port makes of its code."""
 
     def _encode_patches(self, pixels):
         return self._image_pixels_to_features(self.vision_tower, pixels).mul(3)
 
+    def _project_image_features(self, features):
+        return features.mul(3)
 
-def test_units_of_an_explicit_port() -> None:
-    facts = TreeFacts(extraction=Extraction((), (), None, (), None, split=False, regroups=False))
-    model, pixels = made("llava", ExplicitUnits, facts), torch.rand(3, 3, 2, 2)
-    wanted = model.embed_multimodal(pixel_values=pixels)
+    def _split_image_features(self, features):
+        return tuple(features.mul(3))
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        {"after": None, "encode": "_encode_patches"},
+        {"after": "_project_image_features", "returns": "torch.Tensor | tuple[torch.Tensor, ...]"},
+        {"after": "_split_image_features", "returns": "MultiModalEmbeddings"},
+    ],
+    ids=["a method of the port", "what follows", "what follows makes items"],
+)
+def test_units_of_an_explicit_port(made_of: dict[str, Any]) -> None:
+    extraction = Extraction((), (), arguments=(), parsed=None, split=False, regroups=False, **made_of)
+    model = made("llava", ExplicitUnits, TreeFacts(extraction=extraction, checks_types=True))
+    batch = {"pixel_values": torch.rand(3, 3, 2, 2)}
+    wanted = model.embed_multimodal(**batch)
 
     assert not hasattr(model, "_embed_encoder_inputs")
-    for batch in ({"pixel_values": pixels}, {"pixel_values": [*pixels]}):
-        for budget in (12, 15, 40):
-            agree(embedded(model, batch, budget), wanted)
-            selections(model, batch, wanted, budget)
-        agree([*model.encoder_eager_forward(batch)], wanted)
+    for budget in (12, 15, 40):
+        agree(embedded(model, batch, budget), wanted)
+        selections(model, batch, wanted, budget)
+    agree([model.encoder_eager_forward(batch)], [torch.cat(wanted)])
     ready = {"image_embeds": torch.rand(2, 5, HIDDEN)}
-    found: dict[int, Any] = {}
-    model.postprocess_encoder_output({"default": pixels}, [0, 1], [5, 5], found, True, ready)
-    agree([found[0], found[1]], [*ready["image_embeds"]])
+    specs = model.get_encoder_cudagraph_item_specs(ready)
+    assert [spec.output_tokens for spec in specs] == [5, 5]
+    assert all(spec.path_output_tokens["default"] > 1 << 30 for spec in specs), "more than any graph holds"
+    agree(
+        [model.encoder_eager_forward(model.select_encoder_cudagraph_items(ready, [1]))],
+        [ready["image_embeds"][1]],
+    )
 
 
 class Rows(Model):

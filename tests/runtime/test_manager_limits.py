@@ -27,7 +27,7 @@ def test_memory_cap_drops_the_largest_budgets_and_says_so():
             return self.peaks.pop(0)
 
     backend = Hungry()
-    backend.peaks = [18_000, 17_000, 900]
+    backend.bytes_of_pool, backend.peaks = 0, [18_000, 17_000, 900]
     tower = PackedTower()
     manager = make_manager(tower, [8, 16, 32, 64], backend=backend, max_graph_bytes=20_000)
     assert budgets(manager) == [8, 16]
@@ -40,11 +40,11 @@ def test_memory_cap_drops_the_largest_budgets_and_says_so():
 
 def test_memory_in_use_stops_the_capture():
     backend = RecordingBackend()
-    backend.bytes_per_graph = 1000
+    backend.bytes_of_pool, backend.bytes_per_graph = 0, 1000
     manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=10**6)
     assert len(manager.graphs) == 4
     backend = RecordingBackend()
-    backend.bytes_per_graph = 10**6
+    backend.bytes_of_pool, backend.bytes_per_graph = 0, 10**6
     manager = make_manager(PackedTower(), [8, 16, 32, 64], backend=backend, max_graph_bytes=2_500_000)
     assert budgets(manager) == [8, 64]  # the largest sets the size of the pool; the smallest gains most
     assert {k.budget: why for k, why in manager.report.dropped.items()} == {
@@ -384,7 +384,7 @@ def test_the_memory_cap_holds_when_idle_too():
             return self.peaks.pop(0)
 
     backend = Hungry()
-    backend.peaks = [10**6, 0]
+    backend.bytes_of_pool, backend.peaks = 40_000, [10**6, 0]
     tower = PackedTower()
     manager = make_manager(tower, [8, 16, 30, 48, 60], backend=backend, start_steps=1, max_graph_bytes=10**5)
     assert budgets(manager) == [8, 16, 30, 48]

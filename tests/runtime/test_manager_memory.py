@@ -5,14 +5,15 @@ import logging
 import pytest
 import torch
 from helpers import assert_equals_eager, make_manager
-from towers import PackedTower
+from towers import PackedTower, TileTower
 
-from scaffold.runtime import Options
+from scaffold.runtime.backend import fit_block
 from scaffold.runtime.recording import RecordingBackend
 
 MIB = 1 << 20
 START = [4, 8, 16, 32, 40]
-OTHERS = Options().plan_bytes
+#: What the five graphs of start-up take together, its quarter for idle captures, and its eighth for metadata.
+GRAPHS, ROOM, KEPT = 200 * MIB, 50 * MIB, 25 * MIB
 
 
 class Device(RecordingBackend):
@@ -23,6 +24,7 @@ class Device(RecordingBackend):
     def __init__(self, per_graph=12 * MIB):
         super().__init__()
         self.bytes_per_graph = per_graph
+        self.bytes_of_pool = GRAPHS - len(START) * per_graph
         self.other = self.trims = 0
 
     def memory_used(self):
@@ -47,28 +49,98 @@ def started(backend, **options):
 
 def test_start_up_holds_what_comes_later_until_the_first_image():
     device = Device()
-    manager = started(device, idle_bytes=50 * MIB)
-    graphs = len(START) * 12 * MIB
-    assert device.memory_used() == graphs + 50 * MIB + OTHERS  # what vLLM's profile sees
-    assert manager.report.held_bytes == 50 * MIB + OTHERS
-    assert manager.report.device_bytes == graphs
+    manager = started(device)
+    assert device.memory_used() == GRAPHS + ROOM + KEPT  # what vLLM's profile sees
+    assert manager.report.held_bytes == ROOM + KEPT
+    assert manager.report.device_bytes == GRAPHS
     trims = device.trims
     manager.execute(PackedTower().call([(1, 2, 3)]))
-    assert device.memory_used() == graphs
+    assert device.memory_used() == GRAPHS
     assert device.trims == trims + 1  # else torch's cache would keep it
     manager.execute(PackedTower().call([(1, 2, 4)]))
     assert device.trims == trims + 1
 
 
-def test_what_an_adapter_keeps_is_held_too():
-    class Keeping(PackedTower):
-        keeps_bytes = 7 * MIB
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        ({"idle_bytes": 7 * MIB, "plan_bytes": 3 * MIB}, 10 * MIB),  # the settings are caps
+        ({"idle_bytes": 0}, KEPT),
+        ({"idle_graphs": 0}, KEPT),
+        ({"plan_bytes": 0}, ROOM),
+        ({"max_graph_bytes": GRAPHS + 9 * MIB}, 9 * MIB + KEPT),
+        ({"max_graph_bytes": GRAPHS}, KEPT),
+    ],
+)
+def test_settings_and_caps_bound_what_is_held(options, held):
+    device = Device()
+    manager = started(device, **options)
+    assert budgets(manager) == START
+    assert device.memory_used() == GRAPHS + held
+    assert manager.wants_graphs == (held > KEPT or "plan_bytes" in options)
 
-    device = Device(0)
-    managers = [make_manager(Keeping(), [8], backend=device, idle_bytes=0)]
-    assert device.memory_used() == OTHERS + 7 * MIB
-    managers.append(make_manager(Keeping(), [8], backend=(device := Device(0)), idle_graphs=0))
-    assert device.memory_used() == OTHERS + 7 * MIB
+
+@pytest.mark.parametrize(
+    ("further", "best"),
+    [
+        ({}, 1000),
+        ({1000: 320, 1050: 320}, 1100),
+        ({1000: 40, 1050: 90, 1100: 90}, 1000),  # gaps of 4 %: no larger block takes less
+        ({1000: 320, 1050: 320, 1100: 320, 1150: 20}, 1150),
+        (dict.fromkeys((1000, 1050, 1100, 1150, 1200), 320), 1000),
+        ({1000: 320, 1050: 10, 1100: 320}, 1050),
+    ],
+)
+def test_the_first_block_of_a_pool_is_the_one_that_costs_least(further, best):
+    tried = []
+
+    def pool_with(block):
+        tried.append(block)
+        return block + further.get(block, 0)
+
+    assert fit_block(1000, pool_with) == best
+    assert tried == sorted(set(tried))
+    assert len(tried) == 5 or min(b + further.get(b, 0) for b in tried) <= tried[-1] + 50
+
+
+class Around(PackedTower):
+    """A model whose own code runs around its encoder, and may interpolate positions."""
+
+    keeps_tables = True
+    most = None
+
+    def around(self, inputs, replay):
+        raise AssertionError("no call comes")
+
+    def keep_at_most(self, nbytes):
+        self.most = nbytes
+
+
+def test_memory_for_sizes_is_held_where_something_is_kept_of_them():
+    """Of metadata, or of what the model's own code computes."""
+    tiles = make_manager(TileTower(axes=(4, 8)), [8], backend=Device(), start_steps=1)
+    assert not any(captured.buffers.layout.nbytes for captured in tiles.graphs.values())
+    around, fixed = Around(), Around()
+    fixed.keeps_tables = False
+    managers = [started(Device()), tiles, *(make_manager(a, [8], backend=Device()) for a in (around, fixed))]
+    assert [bool(manager.report.kept_bytes) for manager in managers] == [True, False, True, False]
+    assert around.most == managers[2].report.kept_bytes
+    assert fixed.most == 0
+
+
+def test_metadata_of_plans_stay_within_what_was_held():
+    tower = PackedTower()
+    unbounded = make_manager(tower, [8])
+    unbounded.execute(tower.call([(1, 2, 3)]))
+    (plan,) = unbounded._plans.values()
+    manager = make_manager(tower, [8, 64], plan_bytes=2 * plan.nbytes)
+    sizes = [[(1, 2, height)] for height in (1, 2, 3)]
+    for grids in (*sizes, sizes[2], [(1, 8, 8)]):  # three of one graph, and one of a larger graph
+        assert_equals_eager(manager, tower.call(grids))
+        assert sum(plan.nbytes for plan in manager._plans.values()) <= manager.report.kept_bytes
+    assert len(manager._plans) == 2  # a plan beyond all memory takes no other's place
+    assert_equals_eager(manager, tower.call(sizes[2]))
+    assert manager.stats.plans_reused == 2
 
 
 def test_a_manager_without_graphs_holds_nothing():
@@ -82,7 +154,7 @@ def test_a_manager_without_graphs_holds_nothing():
 def test_idle_captures_stay_within_their_memory(caplog):
     caplog.set_level(logging.INFO)
     device = Device()
-    manager = started(device, idle_bytes=50 * MIB)
+    manager = started(device)
     before = device.memory_used()
     assert manager.capture_when_idle() == 4  # of 12 MiB each
     assert not manager.wants_graphs
@@ -93,9 +165,9 @@ def test_idle_captures_stay_within_their_memory(caplog):
 
 def test_an_idle_capture_beyond_its_memory_is_undone(caplog):
     device = Device()
-    manager = started(device, idle_bytes=50 * MIB)
+    manager = started(device)
     device.bytes_per_graph = 0
-    device.other = device.memory_used()  # all captures so far
+    device.other = len(START) * 12 * MIB  # all captures so far
     real = device.capture
 
     def capture(forward, pool):
@@ -119,7 +191,7 @@ def test_nothing_is_captured_while_something_else_needs_the_memory():
     manager = started(device)
     manager.execute(PackedTower().call([(1, 2, 3)]))  # the held memory is free now
     assert manager.wants_graphs
-    device.other = device.memory_free() - Options().idle_bytes + 1
+    device.other = device.memory_free() - ROOM + 1
     assert not manager.wants_graphs
     assert manager.capture_when_idle() == 0
     device.other -= 1
@@ -128,20 +200,13 @@ def test_nothing_is_captured_while_something_else_needs_the_memory():
 
 def test_a_full_device_has_no_idle_captures(caplog):
     device = Device()
-    device.other = 700 * MIB
+    device.other = 730 * MIB
     manager = started(device)
     assert budgets(manager) == START
     assert not manager.wants_graphs
-    assert device.memory_free() == 240 * MIB
-    assert "no encoder graphs are captured when idle" in caplog.text
-
-
-def test_the_memory_cap_of_all_graphs_bounds_what_is_held():
-    device = Device()
-    manager = started(device, max_graph_bytes=70 * MIB)
-    assert manager.report.held_bytes == 10 * MIB + OTHERS
-    manager = started(Device(), max_graph_bytes=60 * MIB)
-    assert not manager.wants_graphs
+    assert device.memory_free() == 70 * MIB  # five less than it would hold
+    assert manager.report.kept_bytes == 0
+    assert "no encoder graphs are captured when idle, and no metadata are kept: 75 MiB" in caplog.text
 
 
 class Caching(Device):

@@ -67,3 +67,18 @@ def test_a_refused_batch_runs_as_it_came_and_nothing_is_captured_or_tuned(caplog
     ]  # whole, and in order: the mapping of adapters is made for it
     assert (core.stats.hits, dict(core.stats.reasons)) == (0, {"lora": 3})
     assert "every image runs eager: LoRA is enabled for the vision tower" in caplog.text
+
+
+def test_no_memory_of_a_run_is_left_when_the_capture_ends():
+    """vLLM's profile reads the free memory right after it, and would keep torch's cache from the KV cache."""
+    done = []
+    manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
+    manager.model, manager.config = SimpleNamespace(), SimpleNamespace(modalities=["image"])
+    manager.tuned, manager.budget_graphs, manager.token_budgets = object(), {}, []
+    manager._core = SimpleNamespace(
+        pool=object(), graphs={}, capture=lambda pool: done.append("capture"),
+        adapter=SimpleNamespace(warm_up=lambda alone: done.append("run")),
+        backend=SimpleNamespace(trim=lambda: done.append("trim")),
+    )  # fmt: skip
+    manager.capture()
+    assert done == ["capture", "run", "trim"]

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from scaffold.runtime.vllm import tables
-from scaffold.runtime.vllm.tables import KeptTables
+from scaffold.runtime.vllm.tables import KeptTables, interpolates
+
+MOST = 1 << 20
 
 
 class Tower(nn.Module):
@@ -44,7 +45,7 @@ def run(tower, kept, *size, **named):
 
 def test_each_size_is_computed_once_with_the_same_bits(computed):
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
     with torch.inference_mode():
         want = {size: tower(*size) for size in ((4, 6), (6, 4))}
         nearest = tower(4, 6, mode="nearest")
@@ -58,7 +59,7 @@ def test_each_size_is_computed_once_with_the_same_bits(computed):
 
 def test_a_caller_may_write_into_what_it_gets():
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
     want = run(tower, kept, 4, 6).clone()
     with torch.inference_mode():
         run(tower, kept, 4, 6).zero_()
@@ -67,7 +68,7 @@ def test_a_caller_may_write_into_what_it_gets():
 
 def test_new_weights_are_interpolated_once_they_are_known(computed):
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
     before = run(tower, kept, 4, 6)
     tower.weight.data.mul_(2)
     kept.forget()
@@ -80,7 +81,7 @@ def test_new_weights_are_interpolated_once_they_are_known(computed):
 
 def test_pixels_and_gradients_and_captures_are_left_alone(computed, monkeypatch):
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
     pixels = torch.ones(1, 3, 8, 8)
     for _ in range(2):
         with torch.inference_mode(), kept:
@@ -94,14 +95,13 @@ def test_pixels_and_gradients_and_captures_are_left_alone(computed, monkeypatch)
     assert len(computed) == 6
 
 
-def test_the_least_used_go_where_memory_is_full(computed, monkeypatch):
+def test_the_least_used_go_where_memory_is_full(computed):
     tower = Tower()
-    kept = KeptTables(tower)
-    monkeypatch.setattr(tables, "MOST_BYTES", 2 * 4 * 24 * 4)  # two results of 24 positions
+    kept = KeptTables(tower, 2 * 4 * 24 * 4)  # two results of 24 positions
     for size in ((4, 6), (6, 4), (4, 6), (3, 8), (4, 6), (6, 4)):
         run(tower, kept, *size)
     assert computed == [(4, 6), (6, 4), (3, 8), (6, 4)]
-    monkeypatch.setattr(tables, "MOST_BYTES", 8)
+    kept.most_bytes = 8
     assert run(tower, kept, 8, 4).shape == (32, 4)  # one that has no room at all
     assert run(tower, kept, 8, 4).shape == (32, 4)
     assert computed[-2:] == [(8, 4), (8, 4)]
@@ -109,7 +109,7 @@ def test_the_least_used_go_where_memory_is_full(computed, monkeypatch):
 
 def test_a_write_into_a_weight_is_seen(computed):
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
     before = run(tower, kept, 4, 6)
     with torch.no_grad():
         tower.weight.mul_(2)
@@ -119,7 +119,7 @@ def test_a_write_into_a_weight_is_seen(computed):
 def test_threads_with_tables_of_their_own_do_not_meet():
     """The second one enters before the first one leaves, and leaves after it."""
     original, towers = functional.interpolate, (Tower(), Tower())
-    first, second = map(KeptTables, towers)
+    first, second = (KeptTables(tower, MOST) for tower in towers)
     entered, left = threading.Event(), threading.Event()
     found = {}
 
@@ -146,7 +146,7 @@ def test_threads_with_tables_of_their_own_do_not_meet():
 
 def test_a_thread_without_tables_gets_what_pytorch_computes(computed):
     tower = Tower()
-    kept = KeptTables(tower)
+    kept = KeptTables(tower, MOST)
 
     def outside():
         with torch.inference_mode():
@@ -163,7 +163,7 @@ def test_a_thread_without_tables_gets_what_pytorch_computes(computed):
 
 def test_another_plugins_function_stays(monkeypatch):
     """It came while a thread was in the tables, and may call what it found there for ever."""
-    kept, original = KeptTables(Tower()), functional.interpolate
+    kept, original = KeptTables(Tower(), MOST), functional.interpolate
     with kept:
         found = functional.interpolate
 
@@ -184,7 +184,7 @@ def test_another_plugins_function_stays(monkeypatch):
 
 def test_pytorchs_function_is_back_afterwards():
     original = functional.interpolate
-    kept = KeptTables(Tower())
+    kept = KeptTables(Tower(), MOST)
     with kept:
         with kept:
             assert functional.interpolate is not original
@@ -192,3 +192,19 @@ def test_pytorchs_function_is_back_afterwards():
     with pytest.raises(KeyError), kept:
         raise KeyError
     assert functional.interpolate is original
+
+
+def test_a_model_interpolates_where_a_file_of_its_classes_calls_it():
+    assert interpolates(nn.Sequential(Tower()))
+    assert not interpolates(nn.Sequential(nn.Linear(2, 2)))  # torch's own files do, for others
+    unread = type("Unread", (nn.Module,), {"__module__": "written_nowhere"})
+    assert interpolates(nn.Sequential(unread()))
+
+
+def test_nothing_is_kept_without_memory(computed):
+    tower = Tower()
+    kept = KeptTables(tower)
+    for _ in range(2):
+        run(tower, kept, 4, 6)
+    assert len(computed) == 2
+    assert not kept._kept

@@ -1,12 +1,15 @@
 """`tune` itself, on a plain torch tower: what it leaves alone, what it takes back, and when."""
 
 import logging
+import sys
+import types
 
 import pytest
 import torch
 from torch import nn
 
 from scaffold.runtime.tuning import BOUNDS, TuningChoice, kernels, largest_error, moved, read_choice, tower, tune
+from scaffold.runtime.tuning import mlp as mlp_module
 from scaffold.runtime.tuning.base import Undo
 from scaffold.runtime.tuning.mlp import PadMlp
 from scaffold.runtime.tuning.norms import FusedNorms
@@ -258,3 +261,47 @@ def test_undo_takes_back_in_reverse_order():
     undo.roll_back()
     assert not hasattr(module, "note")
     undo.roll_back()  # nothing left
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj, self.mlp = nn.Linear(16, 48), nn.Linear(16, 16), Mlp()
+        self.narrow = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.mlp(self.proj(self.qkv(x)[:, :16])) + self.narrow(x)
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_the_weights_of_a_block_move_with_a_padded_matrix(host, monkeypatch, sleeps):
+    """Their old memory is free before the new one is taken. With vLLM's sleep mode they stay in its memory."""
+    blocks = host.visual.blocks = nn.ModuleList(Block() for _ in range(2)).requires_grad_(False)
+    host.visual.forward = lambda x: blocks[1](blocks[0](x))
+    monkeypatch.setattr(mlp_module, "SHARING", range(17 * 4, 1 << 20))
+    allocator = types.SimpleNamespace(CuMemAllocator=types.SimpleNamespace(instance=object() if sleeps else None))
+    monkeypatch.setitem(sys.modules, "vllm.device_allocator.cumem", allocator)
+    moving = [(b.qkv, b.proj, b.mlp.up, b.mlp.down) for b in blocks]
+    where = {id(layer): layer.weight.data_ptr() for layers in moving for layer in layers}
+    before = {name: p.clone() for name, p in host.named_parameters()}
+    widened, together = kernels.widened, []
+
+    def noted(x, width):
+        if x.shape == (16, 20):
+            layers = [layers for layers in moving if layers[3].weight.data_ptr() == x.data_ptr()]
+            together.extend(len({one.weight.untyped_storage().data_ptr() for one in found}) == 1 for found in layers)
+        return widened(x, width)
+
+    monkeypatch.setattr(kernels, "widened", noted)
+    pixels = torch.randn(5, 16)
+    tuned = tune(host, read_choice(["pad-mlp"]), lambda step: [host.visual(moved(pixels, step))])
+    assert applied(tuned)["pad-mlp"] == ["visual.mlp", "visual.blocks.0.mlp", "visual.blocks.1.mlp"]
+    assert together == [not sleeps] * 2
+    assert tuned.extra_bytes == 3 * 4 * 4 * 16
+    for undo in (lambda: None, tuned.undo):
+        undo()
+        for name, parameter in host.named_parameters():
+            assert torch.equal(parameter, before[name]), name
+    for layer in (layer for layers in moving for layer in layers[:3]):
+        assert (layer.weight.data_ptr() == where[id(layer)]) == sleeps
+        assert layer.weight.untyped_storage().nbytes() == layer.weight.nbytes

@@ -333,6 +333,7 @@ class EncoderCudaGraphManager:
         self.graph_pool = core.pool = pool
         if self.settings.self_check:
             self._check()
+        core.backend.trim()  # vLLM's profile would count what torch keeps of the runs since the last capture
         self._publish_graphs()
 
     def _is_alone(self) -> bool:

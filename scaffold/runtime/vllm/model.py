@@ -35,7 +35,7 @@ from scaffold.runtime.adapter import (
 )
 from scaffold.runtime.vllm.around import around, encodes_apart, warm_up
 from scaffold.runtime.vllm.dialect import ManagerDialect
-from scaffold.runtime.vllm.tables import MOST_BYTES, KeptTables
+from scaffold.runtime.vllm.tables import KeptTables, interpolates
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
@@ -211,8 +211,6 @@ class VllmAdapter:
         self.model = owner.model
         self.config = owner.config
         self.tables = KeptTables(self.model)
-        #: Device memory that this adapter keeps in the course of time, at most.
-        self.keeps_bytes = MOST_BYTES
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[Kind, tuple[bool, bool]] = {}
@@ -229,6 +227,8 @@ class VllmAdapter:
         self.plain_post = self._has_plain_post()
         #: None where the protocol's own hooks give the values of a replay.
         self.around = self._around()
+        #: Whether its code around the encoder may interpolate positions, which `tables` then keeps.
+        self.keeps_tables = self.around is not None and interpolates(self.model)
         #: Whether the code around the encoder calls it for each item; None where nothing says so.
         self.encodes_apart = encodes_apart(self.model)
 
@@ -242,6 +242,11 @@ class VllmAdapter:
                 return run(inputs, replay)
 
         return run_with_tables
+
+    def keep_at_most(self, nbytes: int) -> None:
+        """Bound the memory of interpolated positions."""
+        self.tables.forget()
+        self.tables.most_bytes = nbytes if self.keeps_tables else 0
 
     def warm_up(self, *, alone: bool) -> None:
         """Run what calls run outside of graphs, while nobody waits; the model's code only where its rank is `alone`.

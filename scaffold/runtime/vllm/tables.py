@@ -7,6 +7,9 @@ encoder, so no graph makes it faster.
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -16,8 +19,23 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Bytes of the device that all kept results of a model may take: some 25 sizes of 1,000 patches with 1152 channels.
-MOST_BYTES = 64 * 2**20
+
+def interpolates(model: nn.Module) -> bool:
+    """Whether the files of a model's classes call `interpolate`; true where one has no source."""
+    names = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
+    for name in names:
+        if name == "builtins" or name.partition(".")[0] == "torch":
+            continue
+        try:
+            source = inspect.getsource(sys.modules[name])
+        except (KeyError, OSError, TypeError):
+            return True
+        if _CALL.search(source):
+            return True
+    return False
+
+
+_CALL = re.compile(r"\binterpolate\(")
 
 
 class _Switch:
@@ -60,11 +78,12 @@ class KeptTables:
     """While a thread is in it, `interpolate` of a parameter gives a copy of what it gave for the same size before.
 
     The result is the same bit for bit. A copy, since the caller may write into it. Nothing is kept while a graph is
-    captured: the graph would read memory that is given back later.
+    captured: the graph would read memory that is given back later. All results take at most `most_bytes` of the device.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, most_bytes: int = 0) -> None:
         self._model = model
+        self.most_bytes = most_bytes
         self._memories: frozenset[int] | None = None
         self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
         self._nbytes = 0
@@ -83,6 +102,8 @@ class KeptTables:
 
     def find(self, input: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor | None:
         """The result for a parameter, in a run without gradients; None for anything else."""
+        if not self.most_bytes:
+            return None
         if self._memories is None:
             self._memories = frozenset(p.untyped_storage().data_ptr() for p in self._model.parameters())
         if (
@@ -99,7 +120,7 @@ class KeptTables:
         if found is None:
             found = self._kept[key] = _switch.original(input, *arguments, **named)
             self._nbytes += found.nbytes
-            while self._nbytes > MOST_BYTES:
+            while self._nbytes > self.most_bytes:
                 self._nbytes -= self._kept.popitem(last=False)[1].nbytes
         else:
             self._kept.move_to_end(key)
