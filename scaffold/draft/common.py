@@ -293,8 +293,8 @@ def put_number(
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
     called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     configured = [path for path in called if path.startswith("self.config.")]
-    held = {_last(path) for path in called if not path.startswith("self.config.")}
-    own = [path for path in configured if _last(path) in held]
+    held = {path.rpartition(".")[2] for path in called if not path.startswith("self.config.")}
+    own = [path for path in configured if path.rpartition(".")[2] in held]
     if called and (len(configured) < 2 or len(own) == 1):
         sheet.put(key, (own if len(own) == 1 else called)[0], why=f"{value} in the recording")
         return
@@ -302,10 +302,6 @@ def put_number(
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
     sheet.ask(Question(key, what, candidates[:6]))
-
-
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
 
 
 def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:

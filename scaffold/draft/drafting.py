@@ -29,8 +29,6 @@ from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.tree import SourceTree
 from scaffold.watch import Recording
 
-__all__ = ["Draft", "NoDraft", "draft_descriptor", "interview", "refuse_model", "undrafted"]
-
 
 class NoDraft(DiagnosticError):
     """A model gets no draft. `start` is a text with what is known of it: no descriptor, since its layout is open, with

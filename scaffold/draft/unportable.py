@@ -84,9 +84,8 @@ def refuse_release(vllm: str, layout: str | None) -> str:
         if layout not in missing:
             return ""
         code, what, first = missing[layout].code, f"graphs of {missing[layout].name}", missing[layout].first
-    raise DiagnosticError(
-        Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
-    )
+    problem = Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
+    raise DiagnosticError(problem)
 
 
 def too_early(tree: SourceTree) -> tuple[str, ...]:
