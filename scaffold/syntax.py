@@ -11,7 +11,7 @@ import ast
 import gc
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -192,6 +192,12 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 def assigned_to(node: ast.AST) -> list[ast.expr]:
     """The targets of an assignment, annotated or not; empty for any other node."""
     return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def values_of(name: str, nodes: Iterable[ast.AST]) -> list[ast.expr]:
+    """The values that assignments among some nodes give to this name alone."""
+    given = ((assigned_to(node), getattr(node, "value", None)) for node in nodes)
+    return [value for targets, value in given if value is not None and list(map(ast.unparse, targets)) == [name]]
 
 
 def sets(node: ast.AST, attribute: str) -> bool:

@@ -168,6 +168,22 @@ def release_tree() -> ReleaseTree:
     return get
 
 
+@pytest.fixture(scope="session")
+def record(release_tree: ReleaseTree) -> Callable[[str], Any]:
+    """`record(architecture)`: the recording of a run in 0.33.0, made once a session. It needs the `cpu` extra."""
+    made: dict[str, Any] = {}
+
+    def get(architecture: str) -> Any:
+        from scaffold.verify.numeric import record_run
+        from scaffold.workflow import recording_request
+
+        if architecture not in made:
+            made[architecture] = record_run(recording_request(release_tree("0.33.0"), architecture))
+        return made[architecture]
+
+    return get
+
+
 @pytest.fixture
 def copied_tree(release_tree: ReleaseTree, tmp_path: Path) -> CopiedTree:
     """`copied_tree("0.33.0", "vllm/a.py", ...)`: a writable tree under `tmp_path` with these files of a release.

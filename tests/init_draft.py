@@ -13,9 +13,9 @@ import scaffold.draft.drafting
 import scaffold.verify.numeric
 from scaffold.draft import Candidate, Draft, Question
 from scaffold.draft.common import Drafted
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
 from scaffold.watch import Batch, Field, Recording
 
 Patch = Callable[[object, str, object], None]

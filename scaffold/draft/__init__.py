@@ -14,9 +14,8 @@ from scaffold.draft.drafting import (
 )
 from scaffold.draft.integration import file_name
 from scaffold.draft.locate import architectures, locate
-from scaffold.draft.ported import inherited_port
+from scaffold.draft.ported import find_shipped, inherited_port
 from scaffold.draft.sheet import Candidate, Question
-from scaffold.draft.shipped import find_shipped
 from scaffold.draft.unportable import refuse_release
 
 __all__ = [

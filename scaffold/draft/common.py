@@ -11,14 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES
-from scaffold.diagnostics import Diagnostic
-from scaffold.draft.place import SourceLine
-from scaffold.draft.refusals import beyond, left_out
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.draft.locate import Subject
+from scaffold.draft.refusals import beyond
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.ways import handed_on, unconditional
-from scaffold.syntax import FunctionNode, assigned_to, self_attribute
+from scaffold.draft.ways import ALL, handed_on, unconditional
+from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
@@ -61,7 +60,12 @@ def omitted(subject: Subject, recording: Recording, kept: Collection[str], reaso
     """The notes on modalities that a draft leaves out, for a reason or because nothing of them was recorded."""
     seen = {batch.modality: reason for batch in recording.batches if batch.modality not in kept}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
-    return tuple(left_out(subject.tree, subject.model.place, name, why) for name, why in left.items())
+    place = subject.tree.span(subject.model.file, subject.model.place.line)
+    help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
+    return tuple(
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, help_text, Severity.WARNING)
+        for name, why in left.items()
+    )
 
 
 def line_of(frame: Frame) -> SourceLine:
@@ -72,55 +76,71 @@ def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] |
     """The function that a frame waits in."""
     module = subject.program.module(frame.place.file)
     for function in ast.walk(module.tree) if module is not None else ():
-        if module is not None and isinstance(function, FunctionNode):
-            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-            if first == frame.first_line:
-                return module, function
+        if isinstance(function, FunctionNode) and first_line(function) == frame.first_line and module is not None:
+            return module, function
     return None
+
+
+def waiting_call(frame: Frame, function: FunctionNode) -> ast.Call | None:
+    """The call in a function that a frame waits for."""
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return next((one for one in calls if (one.lineno, one.col_offset) == (frame.place.line, frame.place.column)), None)
 
 
 def pixel_keys(batch: Batch) -> set[str]:
     """The inputs of floating point, but precomputed embeddings, which have few axes."""
-    given = [(leaf.at.partition("[")[0], leaf) for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat"))]
-    return {key for key, leaf in given if not EMBEDS.search(key) or len(leaf.shape) >= _IMAGES}
+    given = (leaf for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat")))
+    return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
 
 
 def embeds_of(subject: Subject, batch: Batch) -> str | None:
     """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
-    text = "".join(module.text for module, _ in subject.program.lineage(subject.model.owner))
     declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
-    return next((key for key in declared if f'"{key}"' in text), None)
+    return next((key for key in declared if reads(subject, key)), None)
+
+
+def reads(subject: Subject, key: str) -> bool:
+    """Whether the files of a model and of its bases have the name of an input."""
+    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.model.owner))
 
 
 # -- the entry ---------------------------------------------------------------------------------------------------------
 
 
-def narrow_entry(subject: Subject, frame: Frame) -> str | None:
+def entries_of(subject: Subject, frame: Frame) -> list[str]:
+    """Entries that lead to a call, the one to prefer first: what `embed_multimodal` hands on as it is, or all of it."""
+    narrow = _narrow_entry(subject, frame)
+    return [narrow, ALL] if narrow else [ALL]
+
+
+def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
     """The call in `embed_multimodal`, if its result is handed on and each argument is made of the batch alone."""
     found = subject.program.method(subject.model.owner, "embed_multimodal")
     if found is None or frame.part != "":
         return None
-    calls = (one for one in ast.walk(found[2]) if isinstance(one, ast.Call))
-    place = (frame.place.line, frame.place.column)
-    node = next((one for one in calls if (one.lineno, one.col_offset) == place), None)
+    node = waiting_call(frame, found[2])
     if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
         return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = [_made_of_batch(subject, found[2], node, argument) for argument in node.args]
+    texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]
     if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
         return None
     return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
 
 
-def _made_of_batch(subject: Subject, function: FunctionNode, call: ast.Call, argument: ast.expr) -> str | None:
-    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made."""
+def _made_of_batch(subject: Subject, frame: Frame, function: FunctionNode, argument: ast.expr) -> str | None:
+    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made.
+
+    A variable that names the modality has the value of the run.
+    """
     variable = function.args.kwarg.arg if function.args.kwarg else ""
     inner = _maker(function, argument)
     if isinstance(inner, ast.Subscript):
-        parsed, key = _maker(function, inner.value), _modality(function, call, inner.slice)
+        parsed, key = _maker(function, inner.value), ast.unparse(inner.slice)
+        key = next((repr(leaf.value) for leaf in frame.values if leaf.at == key), key)
         name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
         found = subject.program.method(subject.model.owner, name) if name is not None else None
-        if found is None or key is None:
+        if found is None:
             return None
         makers = [
             (_maker(found[2], one.value), found[2].args.kwarg)
@@ -146,31 +166,8 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
             names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
             if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
                 return ast.Subscript(over.func.value, names[0])
-    made = [
-        one.value
-        for one in ast.walk(function)
-        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
-        and [ast.unparse(target) for target in assigned_to(one)] == [value.id]
-    ]  # fmt: skip
+    made = values_of(value.id, ast.walk(function))
     return made[0] if len(made) == 1 else value
-
-
-def _modality(function: FunctionNode, call: ast.Call, key: ast.expr) -> str | None:
-    """A constant key, or the constant that a variable is compared with around a call."""
-    if isinstance(key, ast.Constant):
-        return ast.unparse(key)
-    tests = [
-        one.test
-        for one in ast.walk(function)
-        if isinstance(one, ast.If) and any(inner is call for part in one.body for inner in ast.walk(part))
-    ]
-    found = [
-        ast.unparse(test.comparators[0])
-        for test in tests
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and isinstance(key, ast.Name)
-        and ast.unparse(test.left) == key.id and isinstance(test.comparators[0], ast.Constant)
-    ]  # fmt: skip
-    return found[0] if len(found) == 1 else None
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
@@ -196,7 +193,7 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grid
                     sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
             elif grids and (tokens := entries_of_tokens(subject, batches, field)) is not None:
                 sheet.put(f"{at}.sizes", tokens.grid, why=f"its columns say the length of each item: {tokens.count}")
-            elif any(leaf.at.partition("[")[0] == field.key for leaf in batches[0].inputs):
+            elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
 
@@ -296,8 +293,8 @@ def put_number(
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
     called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     configured = [path for path in called if path.startswith("self.config.")]
-    held = {_last(path) for path in called if not path.startswith("self.config.")}
-    own = [path for path in configured if _last(path) in held]
+    held = {path.rpartition(".")[2] for path in called if not path.startswith("self.config.")}
+    own = [path for path in configured if path.rpartition(".")[2] in held]
     if called and (len(configured) < 2 or len(own) == 1):
         sheet.put(key, (own if len(own) == 1 else called)[0], why=f"{value} in the recording")
         return
@@ -305,10 +302,6 @@ def put_number(
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
     sheet.ask(Question(key, what, candidates[:6]))
-
-
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
 
 
 def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:

@@ -10,14 +10,13 @@ from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width
-from scaffold.draft.cut import Site, entries_of, put_unit, rows_of, sites_of
+from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width, reads
+from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.gates import put_gate
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
 from scaffold.draft.ways import as_reason, problems_of_way
-from scaffold.syntax import strings
 from scaffold.watch import Recording
 
 _IMAGE, _EMBEDS = "image", "image_embeds"
@@ -45,7 +44,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
             refused += beyond(subject.tree, whole.place, what).diagnostics
         ends = [*later, *([None] if rows <= tokens else [])]
-        for through, entry in product(ends, entries_of(subject, whole)):
+        for through, entry in product(ends, whole.entries(subject)):
             problems = problems_of_way(subject, [entry], parse_call(text), through=through)
             if problems:
                 refused += map(as_reason, problems)
@@ -53,15 +52,13 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
             sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
             put_fields(subject, batches, sheet)
-            if not sheet.has(f"fields.{_EMBEDS}") and _reads_embeds(subject):
+            if not sheet.has(f"fields.{_EMBEDS}") and reads(subject, _EMBEDS):
                 sheet.put(
                     f"fields.{_EMBEDS}", "batched", why="the model reads it, and its processor declares it nowhere"
                 )
-            names = ("side", "height", "width")
-            put_unit(recording, whole.unit, "pixels.shape", names, whole.place, sheet)
+            put_unit(recording, whole.unit, "pixels", whole.place, sheet)
             sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
-            own = ("crop", "crop_height", "crop_width")
-            put_unit(recording, crops.unit, "crops.shape", own, crops.place, sheet)
+            put_unit(recording, crops.unit, "crops", crops.place, sheet)
             sheet.put("forward.call", text, whole.place, crops.place)
             if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")
@@ -70,9 +67,3 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
     sheet.obstacles += refused
     return None
-
-
-def _reads_embeds(subject: Subject) -> bool:
-    """Whether the model takes precomputed embeddings."""
-    lineage = (cls for _, cls in subject.program.lineage(subject.model.owner))
-    return any(_EMBEDS in strings(cls) for cls in lineage)

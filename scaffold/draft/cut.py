@@ -19,9 +19,9 @@ from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     VISION,
     Drafted,
+    entries_of,
     function_of,
     line_of,
-    narrow_entry,
     omitted,
     pixel_keys,
     put_fields,
@@ -31,9 +31,8 @@ from scaffold.draft.common import (
 from scaffold.draft.explicit import put_explicit, tokens_recorded
 from scaffold.draft.gates import put_gate
 from scaffold.draft.layers import layers_of, put_joined_width
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import find_class, find_method, positional_parameters
@@ -93,6 +92,10 @@ class Site:
     #: Rows of the features of one unit, where the result is one tensor.
     rows: int = 0
 
+    def entries(self, subject: Subject) -> list[str]:
+        """Calls that lead to it, the one to prefer first."""
+        return entries_of(subject, self.entry) if self.outer else [ALL]
+
     @property
     def form(self) -> tuple[object, ...]:
         """Equal for the same call in another batch."""
@@ -114,7 +117,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
         sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
         put_fields(subject, recording.of(name), sheet)
-    put_unit(recording, sites[0].unit, "pixels.shape", ("side", "height", "width"), sites[0].place, sheet)
+    put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
     if any(site.padded for site in sites):
@@ -153,7 +156,7 @@ def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tup
         tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in entries_of(subject, site) if site is not None else ():
+            for entry in site.entries(subject) if site is not None else ():
                 others = [other for _, other in tried.values()]
                 problems = problems_of_way(subject, [*others, entry], parse_call(text))
                 refused += problems
@@ -167,9 +170,7 @@ def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tup
 
 def _rows_of(batch: Batch, path: str, units: int) -> int | None:
     """The rows that a call of the model gives of each unit; None where its result is no table of them."""
-    parts = [call.results for call in batch.calls if f"self.{call.part}" == path]
-    methods = [frame.results for frame in batch.frames if frame.part == "" and frame.text.startswith(f"{path}(")]
-    shapes = [leaf.shape for results in (*parts, *methods) for leaf in results if leaf.at == ""]
+    shapes = [leaf.shape for _, leaf in results_of(batch, path)]
     rows = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
     return rows.pop() if len(rows) == 1 else None
 
@@ -193,6 +194,17 @@ def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
     if apart:
         shown = f"their own methods on the way: {', '.join(sorted(names))}"
         sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
+
+
+def results_of(batch: Batch, path: str) -> Iterator[tuple[set[str], Leaf]]:
+    """The tensors that the calls of a part or a method of the model gave, each with the calls that made its memory."""
+    for number, call in enumerate(batch.calls):
+        if f"self.{call.part}" == path:
+            yield from (({f"#{number}"}, leaf) for leaf in call.results if leaf.at == "")
+    for frame in batch.frames:
+        if frame.part == "" and frame.text.startswith(f"{path}("):
+            made = {one.of for leaf in frame.results for one in leaf.sources if one.how != "copy"}
+            yield from ((made, leaf) for leaf in frame.results if leaf.at == "")
 
 
 # -- the call ----------------------------------------------------------------------------------------------------------
@@ -233,38 +245,20 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
     looked: set[int] = set()
     layers = {f"{repeated.name}.0" for repeated in recording.repeated}
     for call in [one for one in batch.calls if one.part in layers] or batch.calls:
-        way = _indices(batch, call.frame)
+        way = batch.chain(call.frame)
         for index in [index for index in way if index not in looked]:
             looked.add(index)
             for site, count in _pieces(subject, batch, shapes, way[0], index):
                 pieces.setdefault(site.form, []).append((site, count))
     for group in pieces.values():
         site, total = group[0][0], sum(count for _, count in group)
-        count, most = shapes[site.pixels][0], _most(batch, site)
-        if total in (count, most):
+        count, leaves = shapes[site.pixels][0], batch.given(site.pixels)
+        axes = [leaf.shape[: len(leaf.shape) - len(site.unit)] for leaf in leaves]
+        # All items may be padded to the most units of one, in several tensors or in an axis of one.
+        if total in (count, len(axes) * max(map(prod, axes))):
             yield replace(site, padded=total != count)
-        elif total < count and _is_padded(batch, site):
+        elif total < count and len(axes) == 1 and len(axes[0]) > 1 and leaves[0].at == site.pixels:
             yield replace(site, short=True)
-
-
-def _most(batch: Batch, site: Site) -> int:
-    """The number of units where all items are padded to the most units of one."""
-    shapes = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == site.pixels]
-    return len(shapes) * max(prod(shape[: len(shape) - len(site.unit)]) for shape in shapes)
-
-
-def _is_padded(batch: Batch, site: Site) -> bool:
-    """Whether one tensor holds the units of all items, in an axis of its own: as many for each, with padding."""
-    shapes = [leaf.shape for leaf in batch.inputs if leaf.at == site.pixels]
-    return len(shapes) == 1 and len(shapes[0]) - len(site.unit) > 1
-
-
-def _indices(batch: Batch, index: int | None) -> list[int]:
-    found: list[int] = []
-    while index is not None:
-        found.insert(0, index)
-        index = batch.frames[index].caller
-    return found
 
 
 def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
@@ -272,7 +266,7 @@ def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     found = {}
     flat = {field.key for field in batch.fields if field.kind == "flat"}
     for key in sorted(pixel_keys(batch)):
-        tensors = [leaf.shape for leaf in batch.inputs if leaf.at.partition("[")[0] == key]
+        tensors = [leaf.shape for leaf in batch.given(key)]
         fewest = min(len(shape) for shape in tensors) - 1
         axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
         units = {shape[len(shape) - axes :] for shape in tensors}
@@ -323,10 +317,10 @@ def _pieces(
         beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
         after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
         at, first = line_of(frame), batch.frames[entry]
-        way = [batch.frames[one] for one in _indices(batch, index)]
+        way = [batch.frames[one] for one in batch.chain(index)]
         methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
         (text, more), unit, outer = told, shapes[key][1], index != entry
-        raw = any(one.of.partition("[")[0] == key for one in given[name].sources)
+        raw = any(one.key == key for one in given[name].sources)
         result = taken[0] if taken is not None else None
         site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
         yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
@@ -341,7 +335,7 @@ def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) 
         for axis in (0, 1)
         if len(unit) > 1 and leaf.shape[axis + 1 :] == unit and leaf.shape[:axis] == (1,) * axis
     ]
-    given = [(key, axis) for key, axis in fitting if any(one.of.partition("[")[0] == key for one in leaf.sources)]
+    given = [(key, axis) for key, axis in fitting if any(one.key == key for one in leaf.sources)]
     if given or len(fitting) == 1:
         return (given or fitting)[0]
     made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1
@@ -433,41 +427,26 @@ def _taken(
     return (fitting[0].lstrip("."),)
 
 
-def entries_of(subject: Subject, site: Site) -> list[str]:
-    """Calls that lead to a site, the one to prefer first: what `embed_multimodal` returns as it is, or all of it."""
-    narrow = narrow_entry(subject, site.entry) if site.outer else None
-    return [narrow, ALL] if narrow else [ALL]
-
-
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def put_unit(
-    recording: Recording, unit: _Shape, key: str, names: tuple[str, str, str], place: SourceLine, sheet: Sheet
-) -> None:
+def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine, sheet: Sheet) -> None:
     """The shape of a unit, with names for its side, or height and width, that the model holds."""
-    shape = [str(size) for size in unit]
-    square = len(unit) == 3 and unit[1] == unit[2]
-    for axis, name in ((1, names[0]),) if square else ((1, names[1]), (2, names[2])) if len(unit) == 3 else ():
+    if len(unit) != 3:
+        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        sizes = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
+        sheet.put(f"{section}.shape", sizes, place)
+        return
+    before, side = ("crop_", "crop") if section == "crops" else ("", "side")
+    named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
+    for axis, name in named.items():
         what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
-        shape[axis] = name
-    if len(unit) == len(names):
-        shape[0] = _name_channels(shape[0], place, sheet)
-    if square:
-        shape[2] = shape[1]
-    elif len(unit) != len(names):
-        words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
-        shape = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
-    sheet.put(key, shape, place)
-
-
-def _name_channels(first: str, place: SourceLine | None, sheet: Sheet) -> str:
-    """A number of channels by name where it is not the three of a colour image: a reader cannot tell what it counts."""
-    if not first.isdigit() or int(first) == _CHANNELS:
-        return first
-    sheet.put("let.channels", first, place)
-    return "channels"
+    channels = str(unit[0])
+    if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts
+        sheet.put("let.channels", channels, place)
+        channels = "channels"
+    sheet.put(f"{section}.shape", [channels, named[1], named.get(2, named[1])], place)
 
 
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:

@@ -15,23 +15,19 @@ from scaffold.draft.common import Drafted, pixel_keys, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import registered_name
+from scaffold.draft.locate import Subject, registered_name, subject_of
 from scaffold.draft.loop import draft_loop
 from scaffold.draft.packed import draft_packed
-from scaffold.draft.place import SourceLine
 from scaffold.draft.ported import has_port, hosted_mixin
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.rows import draft_rows
-from scaffold.draft.sheet import Question, Sheet
-from scaffold.draft.subject import Subject, subject_of
+from scaffold.draft.sheet import Question, Sheet, SourceLine
 from scaffold.draft.tiles import draft_tiles
-from scaffold.draft.unportable import offered, refuse_unportable, too_early
-from scaffold.protocol import read_protocol, tree_name
+from scaffold.draft.unportable import dialect_of, offered, refuse_unportable, too_early
+from scaffold.protocol import tree_name
 from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.tree import SourceTree
 from scaffold.watch import Recording
-
-__all__ = ["Draft", "NoDraft", "draft_descriptor", "interview", "refuse_model", "undrafted"]
 
 
 class NoDraft(DiagnosticError):
@@ -73,10 +69,11 @@ def draft_descriptor(
     subject = subject_of(tree, reference)
     refuse_unportable(subject)
     if not recording.batches:
-        reasons = "; ".join(recording.missing.values())
-        raise undrafted(tree, reference, [_not_run(subject, f"the model ran on nothing: {reasons}")], recording)
+        why = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
+        raise undrafted(tree, reference, [_not_run(subject, why)], recording)
     refused: list[Diagnostic] = []
-    cuts = _speaks_cuts(tree)
+    dialect = dialect_of(tree)
+    cuts = dialect is not None and dialect.postprocess is not Postprocess.NONE
     for name, why, draft in _LAYOUTS:
         if layout not in (None, name) or (name in _CUTS and not cuts):
             continue
@@ -93,8 +90,11 @@ def draft_descriptor(
             return _finished(subject, sheet, *found)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
-    dated = tuple(dict.fromkeys(_dated(subject, refused)))
-    found_out = tuple(_unfollowed(subject, dated)) or dated
+    # The layouts that the protocol of the tree lacks: the model is not to blame.
+    later = too_early(tree)
+    refused = [replace(one, notes=(*one.notes, *later)) if one.code == "VCG483" else one for one in refused]
+    reasons = tuple(dict.fromkeys(refused))
+    found_out = tuple(_unfollowed(subject, reasons)) or reasons
     raise NoDraft(found_out, _start(subject, found_out, recording))
 
 
@@ -162,7 +162,9 @@ def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
     name, text = file_name(model.file), sheet.text(title)
-    gain = _worth(text, name) if not sheet.open else None
+    gain = None  # where graphs of the port stop paying off; an answer that is no value is for `validate` to say
+    with suppress(DiagnosticError):
+        gain = worth(load_descriptor_text(text, f"{name}.yaml")) if not sheet.open else None
     return Draft(
         name,
         text,
@@ -217,22 +219,6 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
     return sheet.text(title)
 
 
-def _dated(subject: Subject, refused: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """The reasons of a refusal, with the layouts that the protocol of the tree lacks: the model is not to blame."""
-    notes: tuple[str, ...] = ()
-    with suppress(DiagnosticError):  # `new` says what is wrong with the protocol
-        notes = too_early(read_protocol(subject.tree).dialect)
-    return tuple(replace(found, notes=(*found.notes, *notes)) if found.code == "VCG483" else found for found in refused)
-
-
-def _worth(text: str, name: str) -> Diagnostic | None:
-    """Where graphs of a drafted port stop paying off. An answer that is no value is for `validate` to say."""
-    try:
-        return worth(load_descriptor_text(text, f"{name}.yaml"))
-    except DiagnosticError:
-        return None
-
-
 def interview(
     tree: SourceTree,
     reference: str,
@@ -275,11 +261,3 @@ def _problems(draft: Draft) -> tuple[Diagnostic, ...]:
     except DiagnosticError as error:
         return tuple(replace(one, span=None) for one in error.diagnostics if one.code != "VCG390" and one.exit)
     return ()
-
-
-def _speaks_cuts(tree: SourceTree) -> bool:
-    """Whether the protocol of a tree can express a cut: one with a hook for results."""
-    try:
-        return read_protocol(tree).dialect.postprocess is not Postprocess.NONE
-    except DiagnosticError:
-        return False

@@ -14,11 +14,11 @@ from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Sheet, SourceLine
+from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE
-from scaffold.protocol import read_protocol
+from scaffold.protocol.dialect import Paths
 
 #: Attributes of a model with the tokens of one unit.
 _TOKENS = ("self.num_image_token", "self.num_patches", "self.config.num_query_tokens")
@@ -85,45 +85,29 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
     said = [path for path in _TOKENS if numbers.get(path) == rows]
     if said or rows == 1:
         return said[0] if said else "1"
-    side, patch = _side_and_patch(sheet)
+    # The configuration names the side of a unit, and beside it that of a patch.
+    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
+    patch = _SIDE.sub(r"patch_size\1", side)
     long, short = numbers.get(side), numbers.get(patch)
     if patch == side or not isinstance(long, int) or not isinstance(short, int) or not short:
         return None
-    across = long // short
+    across, patches = long // short, f"side // {patch}"
+    # Patches as they are, with one token more, and two by two as one with a token at either end.
+    made = {f"({patches}) ** 2": across**2, f"({patches}) ** 2 + 1": across**2 + 1}
+    made[f"({patches} // 2) ** 2 + 2"] = (across // 2) ** 2 + 2
     factors: dict[str, str] = {}
     for path in sorted(numbers, key=lambda path: (path.count("."), path)):
         factors.setdefault(path.rpartition(".")[2], path)
-    joined = {path: numbers[path] for name, path in factors.items() if name in _FACTORS}
-    patches = f"(side // {patch}) ** 2"
-    made = {patches: across**2, f"{patches} + 1": across**2 + 1, _with_ends(patch): (across // 2) ** 2 + 2}
-    for path, by in joined.items():
-        if isinstance(by, int) and by > 0:
-            is_padded = _FACTORS[path.rpartition(".")[2]]
-            made[_joined(patch, path)] = (-(-across // by) if is_padded else across // by) ** 2
+    for name, path in factors.items():
+        by = numbers[path]
+        if name in _FACTORS and isinstance(by, int) and by > 0:  # a projector joins patches, so many a side
+            text = f"ceil_div({patches}, {path}) ** 2" if _FACTORS[name] else f"({patches} // {path}) ** 2"
+            made[text] = (-(-across // by) if _FACTORS[name] else across // by) ** 2
     found = [text for text, value in made.items() if value == rows]
     return found[0] if len(found) == 1 else None
 
 
-def _side_and_patch(sheet: Sheet) -> tuple[str, str]:
-    """The side of a unit and that of a patch, as the configuration names them; the same text where it names none."""
-    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
-    return side, _SIDE.sub(r"patch_size\1", side)
-
-
-def _joined(patch: str, factor: str) -> str:
-    """The tokens of patches that a projector joins, `factor` a side."""
-    if _FACTORS[factor.rpartition(".")[2]]:
-        return f"ceil_div(side // {patch}, {factor}) ** 2"
-    return f"(side // {patch} // {factor}) ** 2"
-
-
-def _with_ends(patch: str) -> str:
-    """The tokens where two by two patches are one, and a token is at either end."""
-    return f"(side // {patch} // 2) ** 2 + 2"
-
-
 def _has_paths(subject: Subject) -> bool:
     """Whether the protocol of the tree names paths: then an item may have no tokens at all."""
-    with suppress(DiagnosticError):
-        return read_protocol(subject.tree).dialect.paths.value == "named"
-    return False
+    dialect = dialect_of(subject.tree)
+    return dialect is not None and dialect.paths is Paths.NAMED

@@ -6,10 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.tower.source import Module
 
 _SHARDS = "supports_encoder_tp_data"
@@ -39,24 +37,15 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
             candidates = (candidate,) if candidate else ()
             sheet.ask(Question("gates.modalities", question, candidates, (f"{other.place}: the other way",)))
             return
-    said = _class_variable(subject, _SHARDS)
-    if said is None or ast.unparse(said[0]) != "True":
+    said = next((one for one in subject.assigned() if isinstance(one[1], ast.Name) and one[1].id == _SHARDS), None)
+    if said is None or ast.unparse(said[2]) != "True":
         return
-    shards = said[1]
-    for module, cls in subject.program.lineage(subject.model.owner):
-        for node in ast.walk(cls):
-            value = getattr(node, "value", None)
-            for target in assigned_to(node):
-                if (
-                    isinstance(target, ast.Attribute)
-                    and value is not None
-                    and "mm_encoder_tp_mode" in ast.unparse(value)
-                ):
-                    place = SourceLine(module.file, target.lineno)
-                    sheet.put(
-                        "gates.modalities", f"not {ast.unparse(target)}", shards, place, why="data-parallel encoder"
-                    )
-                    return
+    shards = SourceLine(said[0].file, said[1].lineno)
+    for module, target, value in subject.assigned():
+        if isinstance(target, ast.Attribute) and "mm_encoder_tp_mode" in ast.unparse(value):
+            place = SourceLine(module.file, target.lineno)
+            sheet.put("gates.modalities", f"not {ast.unparse(target)}", shards, place, why="data-parallel encoder")
+            return
     question = "the condition under which the encoder is not data-parallel"
     candidate = Candidate("not self.use_data_parallel", "what most models call it")
     sheet.ask(Question("gates.modalities", question, (candidate,), (f"{shards}: the class supports it",)))
@@ -66,12 +55,7 @@ def _ways(subject: Subject, key: str, sheet: Sheet) -> tuple[_Way, _Way] | None:
     """How the processor cuts an input into items under a condition that no run met, and as it was drafted."""
     drafted = sheet.has(f"fields.{key}") and sheet.value(f"fields.{key}") == "batched"
     processor = subject.model.processor
-    names = {
-        node.name
-        for _, cls in subject.program.lineage(processor)
-        for node in cls.body
-        if isinstance(node, FunctionNode) and node.name.endswith(_FIELDS)
-    }
+    names = {name for name in subject.program.members(processor) if name.endswith(_FIELDS)}
     for module, _, method in filter(None, (subject.program.method(processor, name) for name in sorted(names))):
         for node in ast.walk(method):
             if not isinstance(node, ast.If):
@@ -103,16 +87,6 @@ def _cuts(module: Module, block: Sequence[ast.stmt], key: str) -> Iterator[_Way]
                 yield _Way(called.removeprefix(_FIELD), SourceLine(module.file, value.lineno))
 
 
-def _class_variable(subject: Subject, name: str) -> tuple[ast.expr, SourceLine] | None:
-    """The value of a class variable where the class or the nearest of its bases sets it."""
-    for module, cls in subject.program.lineage(subject.model.owner):
-        for node in cls.body:
-            value = getattr(node, "value", None)
-            if value is not None and any(isinstance(to, ast.Name) and to.id == name for to in assigned_to(node)):
-                return value, SourceLine(module.file, node.lineno)
-    return None
-
-
 def _own_switch(subject: Subject, other: _Way, drafted: _Way) -> Candidate | None:
     """The model's attribute for the condition that its processor asks: the same function makes both."""
     module = subject.program.module(other.place.file)
@@ -129,14 +103,10 @@ def _own_switch(subject: Subject, other: _Way, drafted: _Way) -> Candidate | Non
     if len(returned) != 1 or not isinstance(returned[0], ast.Call):
         return None
     function = ast.unparse(returned[0].func)
-    for owner, cls in subject.program.lineage(subject.model.owner):
-        for node in ast.walk(cls):
-            value = getattr(node, "value", None)
-            if isinstance(value, ast.Call) and ast.unparse(value.func) == function:
-                for target in assigned_to(node):
-                    if isinstance(target, ast.Attribute):
-                        place = SourceLine(owner.file, value.lineno)
-                        return Candidate(f"not {ast.unparse(target)}", f"made by {function}, too", place)
+    for owner, target, value in subject.assigned():
+        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and ast.unparse(value.func) == function:
+            place = SourceLine(owner.file, value.lineno)
+            return Candidate(f"not {ast.unparse(target)}", f"made by {function}, too", place)
     return None
 
 

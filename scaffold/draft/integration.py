@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.locate import Located
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Located, Subject
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import assigned_to, name_path, strings
+from scaffold.syntax import name_path, strings, values_of
 from scaffold.tower.source import Module, Owner, Program
 
 _CHECKPOINTS = "tests/models/registry.py"
@@ -103,27 +101,33 @@ def _core_models(tree: SourceTree) -> SourceLine | None:
     return SourceLine(registry.path, registry.line) if registry is not None and core else None
 
 
+def _entries(tree: SourceTree, file: str) -> Iterator[tuple[ast.Constant, ast.expr]]:
+    """The keys and values of all mappings that a file writes out; none of a file that the tree does not have."""
+    for node in ast.walk(tree.parse(file)) if tree.exists(file) else ():
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant):
+                yield key, value
+
+
 def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[str, object], SourceLine] | None:
     """The first architecture with a checkpoint that vLLM's own tests load, and the file's last entry for it.
 
     Another architecture of the same class may be a far larger model.
     """
-    found: dict[str, tuple[str, str, dict[str, object], SourceLine]] = {}
-    for node in ast.walk(tree.parse(_CHECKPOINTS)) if tree.exists(_CHECKPOINTS) else ():
-        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
-            if not (isinstance(key, ast.Constant) and key.value in names and isinstance(value, ast.Call)):
-                continue
-            name = value.args[0] if value.args else None
-            given: dict[str, object] = {
-                keyword.arg: keyword.value.value
-                for keyword in value.keywords
-                if keyword.arg and isinstance(keyword.value, ast.Constant)
-            }
-            # A test of a checkpoint that nobody can fetch would fail.
-            usable = isinstance(name, ast.Constant) and name.value and given.get("is_available_online") is not False
-            known = found.get(str(key.value))
-            if isinstance(name, ast.Constant) and usable and (known is None or key.lineno > known[3].line):
-                found[str(key.value)] = (str(key.value), str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
+    found: dict[object, tuple[str, str, dict[str, object], SourceLine]] = {}
+    for key, value in _entries(tree, _CHECKPOINTS):
+        name = value.args[0] if key.value in names and isinstance(value, ast.Call) and value.args else None
+        if not (isinstance(value, ast.Call) and isinstance(name, ast.Constant) and name.value):
+            continue
+        given: dict[str, object] = {
+            keyword.arg: keyword.value.value
+            for keyword in value.keywords
+            if keyword.arg and isinstance(keyword.value, ast.Constant)
+        }
+        known = found.get(key.value)
+        # A test of a checkpoint that nobody can fetch would fail.
+        if given.get("is_available_online") is not False and (known is None or key.lineno > known[3].line):
+            found[key.value] = (str(key.value), str(name.value), given, SourceLine(_CHECKPOINTS, key.lineno))
     return next((found[name] for name in names if name in found), None)
 
 
@@ -169,21 +173,23 @@ def _constant(program: Program, module: Module, path: list[str], depth: int) -> 
         if found is None:
             return None
         home, body = found[0], found[1].body
-    for node in body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and [ast.unparse(t) for t in assigned_to(node)] == [name]:
-            return _text(program, home, node.value, depth - 1)
-    return None
+    values = values_of(name, body)
+    return _text(program, home, values[0], depth - 1) if values else None
+
+
+def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """The lines of the documentation's table that are of one of the architectures, each with its number."""
+    for number, line in enumerate(tree.read(_TABLE).splitlines() if tree.exists(_TABLE) else (), start=1):
+        if any(line.startswith(f"| `{name}`") for name in names):
+            yield number, line
 
 
 def _families(tree: SourceTree, names: Collection[str]) -> tuple[list[str], SourceLine] | None:
     """The models that the documentation's table lists for one of the architectures."""
-    if not tree.exists(_TABLE):
-        return None
-    for number, line in enumerate(tree.read(_TABLE).splitlines(), start=1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) > 2 and any(cells[0].startswith(f"`{name}`") for name in names):
-            families = [name.strip() for name in cells[1].split(",") if name.strip()]
-            return (families, SourceLine(_TABLE, number)) if families else None
+    for number, line in _listed(tree, names):
+        cells = line.split("|")[2:3]
+        families = [name.strip() for cell in cells for name in cell.split(",") if name.strip()]
+        return (families, SourceLine(_TABLE, number)) if families else None
     return None
 
 
@@ -195,17 +201,17 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
         return None
     if anchor is None:
         return None
-    module = tree.parse(anchor.path)
-    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    examples = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                function = functions.get(value.id) if isinstance(value, ast.Name) else None
-                name = key.value if isinstance(key, ast.Constant) else None
-                if function is not None and name in anchor.example_keys:
-                    examples.append(_Example(str(name), anchor.path, function))
-    known = _known_checkpoints(tree, model.architectures)
+    functions = {node.name: node for node in tree.parse(anchor.path).body if isinstance(node, ast.FunctionDef)}
+    examples = [
+        _Example(str(key.value), anchor.path, functions[value.id])
+        for key, value in _entries(tree, anchor.path)
+        if isinstance(value, ast.Name) and value.id in functions and key.value in anchor.example_keys
+    ]
+    # Checkpoints of the architectures in the tests' registry and in the documentation's table.
+    names = model.architectures
+    known = {name for key, value in _entries(tree, _CHECKPOINTS) if key.value in names for name in strings(value)}
+    known |= {name for _, line in _listed(tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", line)}
+    known = {name for name in known if name.count("/") == 1}
     stem = file_name(model.file)
     named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
     loading = [example for example in examples if known & strings(example.function)]
@@ -214,22 +220,6 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
     if not loading and any(model.architectures.values()):
         loading = named
     return loading[0] if len(loading) == 1 else None
-
-
-def _known_checkpoints(tree: SourceTree, names: Collection[str]) -> set[str]:
-    """Checkpoints of the architectures in the tests' registry and in the documentation's table."""
-    known: set[str] = set()
-    if tree.exists(_CHECKPOINTS):
-        for node in ast.walk(tree.parse(_CHECKPOINTS)):
-            if isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value in names:
-                        known |= strings(value)
-    if tree.exists(_TABLE):
-        for line in tree.read(_TABLE).splitlines():
-            if any(line.startswith(f"| `{name}`") for name in names):
-                known |= set(re.findall(r"`([^`]+/[^`]+)`", line))
-    return {name for name in known if name.count("/") == 1}
 
 
 def _template(example: _Example, placeholders: dict[str, tuple[str, SourceLine]]) -> _Template | None:

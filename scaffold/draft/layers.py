@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-from scaffold.draft.common import TEXT_WIDTH, function_of
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
-from scaffold.syntax import assigned_to, call_name, name_path, parents_of, self_attribute
+from scaffold.draft.common import TEXT_WIDTH, function_of, waiting_call
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.ways import LEAVES, uses_of
+from scaffold.syntax import call_name, name_path, parents_of, self_attribute
 from scaffold.watch import Batch, Frame, Recording
-
-_LEAVES = (ast.Break, ast.Continue, ast.Return)
 
 
 def layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
@@ -23,14 +21,9 @@ def layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
     found = function_of(subject, frame) if frame.part == "" else None
     if found is None:
         return ()
-    function, place = found[1], (frame.place.line, frame.place.column)
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    call = next((node for node in calls if (node.lineno, node.col_offset) == place), None)
+    function, call = found[1], waiting_call(frame, found[1])
     parents = parents_of(function)
-    above = parents.get(id(call))
-    names = {to.id for to in assigned_to(above) if isinstance(to, ast.Name)} if above is not None else set()
-    uses = (node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in names)
-    taken = [parents.get(id(node)) for node in uses if isinstance(node.ctx, ast.Load)]
+    taken = [parents.get(id(node)) for node in uses_of(call, function, parents) if node is not call] if call else []
     layers = [_layer(function, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
     return tuple(dict.fromkeys(text for text in layers if text)) if layers and all(layers) else ()
 
@@ -101,7 +94,7 @@ def _appended_in(function: ast.FunctionDef, name: str) -> tuple[str, ...]:
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
         if isinstance(called, ast.Attribute) and ast.unparse(called.value) == name:
             loop = loops.get(id(node))
-            if loop is None or called.attr != "append" or any(isinstance(part, _LEAVES) for part in ast.walk(loop)):
+            if loop is None or called.attr != "append" or any(isinstance(part, LEAVES) for part in ast.walk(loop)):
                 return ()
             over = ast.unparse(loop.iter).removeprefix("enumerate(").removesuffix(")")
             if not re.fullmatch(r"self(\.\w+)+", over):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
-from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import unfollowed_bases
-from scaffold.draft.place import SourceLine
+from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
 from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import (
     FunctionNode,
+    assigned_to,
     bind_call,
     call_name,
     find_class,
@@ -26,6 +26,7 @@ from scaffold.syntax import (
     name_path,
     plain_base,
     top_level,
+    values_of,
 )
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module, Owner, Program
@@ -67,6 +68,28 @@ class Located:
         return SourceLine(self.file, self.owner[1].lineno)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model of a tree."""
+
+    tree: SourceTree
+    program: Program
+    model: Located
+
+    def assigned(self) -> Iterator[tuple[Module, ast.expr, ast.expr]]:
+        """The targets of assignments in the model's class and its bases, each with its module and its value."""
+        for module, cls in self.program.lineage(self.model.owner):
+            for node in ast.walk(cls):
+                value = getattr(node, "value", None)
+                yield from ((module, target, value) for target in assigned_to(node) if value is not None)
+
+
+def subject_of(tree: SourceTree, reference: str) -> Subject:
+    """The model that a reference means. Raises what `locate` raises."""
+    program = Program(tree)
+    return Subject(tree, program, locate(tree, program, reference))
+
+
 def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     """The model that `reference` means: an architecture of the registry, `FILE` or `FILE:CLASS`.
 
@@ -104,7 +127,9 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     names = _names(tree, program, owner)
     if reference in names:
         names = {reference: names[reference]} | names
-    return Located(names, _module_name(file), file, owner, found, processor, place, info)
+    path = Path(file)
+    name = path.stem if path.parent.as_posix() == _MODELS else ".".join(path.with_suffix("").parts)
+    return Located(names, name, file, owner, found, processor, place, info)
 
 
 def _in_package(tree: SourceTree, reference: str) -> str:
@@ -177,13 +202,6 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
     )
 
 
-def _module_name(file: str) -> str:
-    path = Path(file)
-    if path.parent.as_posix() == _MODELS:
-        return path.stem
-    return ".".join(path.with_suffix("").parts)
-
-
 def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
@@ -246,20 +264,17 @@ def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
             continue
         listed = str(value.value)
         if table == _PREVIOUS:
-            message, help_text = f"`{name}` left vLLM: {listed} was its last release", _last_release(listed)
+            oldest = GENERATIONS[0].first
+            message = f"`{name}` left vLLM: {listed} was its last release"
+            help_text = f"draft it from that release: `--vllm {listed}`"
+            if release_order(listed) < release_order(oldest):
+                graphs = f"encoder CUDA graphs came with vLLM {oldest}"
+                help_text = f"there is nothing to port: {graphs}, after the model had left"
         else:
             message = f"`{name}` left vLLM: the plugin at {listed} has it"
             help_text = "port it in the plugin's source, by hand: this tool edits vLLM's own tree only"
         return Diagnostic("VCG480", message, tree.span(REGISTRY, key.lineno), help_text)
     return None
-
-
-def _last_release(release: str) -> str:
-    """The advice for a model that `release` was the last one to have."""
-    oldest = GENERATIONS[0].first
-    if release_order(release) < release_order(oldest):
-        return f"there is nothing to port: encoder CUDA graphs came with vLLM {oldest}, after the model had left"
-    return f"draft it from that release: `--vllm {release}`"
 
 
 def release_order(release: str) -> tuple[int, ...]:
@@ -412,15 +427,11 @@ def _registration(program: Program, module: Module, decorator: ast.expr) -> _Reg
             bound = bind_call(function[1], called.args, keywords)
             given = {name: (module, value) for name, value in bound.given.items()}
     elif path.isidentifier():
-        nodes += [node.value for node in top_level(module.tree.body) if _sets(node, path)]
+        nodes += values_of(path, top_level(module.tree.body))
     for node in (inner for one in nodes for inner in ast.walk(one)):
         if isinstance(node, ast.Call) and call_name(node) == _REGISTER and node.args:
             return _Registration(home, node, given)
     return None
-
-
-def _sets(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
-    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
 
 
 def _made_class(program: Program, module: Module, named: ast.expr) -> Owner | None:

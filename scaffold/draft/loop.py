@@ -28,9 +28,8 @@ from scaffold.draft.common import (
     put_width,
 )
 from scaffold.draft.gates import put_gate
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.syntax import FunctionNode, assigned_to, name_path
 from scaffold.tower.source import Module
@@ -92,9 +91,7 @@ def _first(batch: Batch, layers: str) -> Call | None:
 
 def _put(recording: Recording, call: Call, layers: str, loop: _Loop, sheet: Sheet) -> None:
     """Fill in `pixels` and `forward`."""
-    units = [
-        leaf.shape for one in recording.batches for leaf in one.inputs if leaf.at.partition("[")[0] in pixel_keys(one)
-    ]
+    units = [leaf.shape for one in recording.batches for key in pixel_keys(one) for leaf in one.given(key)]
     side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
     width = next(leaf.shape[-1] for leaf in call.arguments if leaf.is_tensor)
     patch = f"the side of a patch, in pixels: {side} in the recording"
@@ -162,13 +159,10 @@ def _argument(function: FunctionNode, name: str) -> str | None:
 def _values(function: FunctionNode, name: str) -> Iterator[ast.expr]:
     """The values that are assigned to a variable, by itself or with others."""
     for node in ast.walk(function):
-        targets = [part for target in assigned_to(node) for part in ast.walk(target)] if _assigns(node) else []
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            yield node.value  # type: ignore[attr-defined]
-
-
-def _assigns(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None
+        targets = (part for target in assigned_to(node) for part in ast.walk(target))
+        value = getattr(node, "value", None)
+        if value is not None and any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            yield value
 
 
 def _made_of(function: FunctionNode, name: str, seen: set[str]) -> Iterator[str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import isqrt, prod
 
 from scaffold.descriptor.port import MODALITIES
@@ -27,49 +25,26 @@ from scaffold.draft.common import (
     put_width,
     sizes_of_items,
 )
-from scaffold.draft.place import SourceLine
-from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.split import Tower, Unit, gate_of, put_attention, put_budget, put_calls, put_dtype, slice_of
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.refusals import beyond
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
+from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.parts import Crossing, TowerSlice
 from scaffold.tower.source import Module, Owner
-from scaffold.watch import Batch, Call, Leaf, Recording
+from scaffold.watch import Batch, Call, Recording
 
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
 _GRIDS = {3: ("t", "h", "w"), 2: ("h", "w")}
-_WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
+_PRUNING = "is_multimodal_pruning_enabled"
 _OTHER = "its patches and their grid do not enter the same part as those of images"
-_Grid = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entered:
-    """A part of the model that gets all patches of a modality as `data`, and their grid as `sizes`.
-
-    `calls` are one of each batch; `merge` is the side of the square of rows that becomes a token, 0 where none does.
-    """
-
-    part: str
-    pixels: str
-    sizes: str
-    data: str
-    grid: tuple[str, ...]
-    batches: tuple[Batch, ...]
-    calls: tuple[Call, ...]
-    grids: tuple[_Grid, ...]
-    merge: int
-
-    @property
-    def place(self) -> SourceLine:
-        return line_of(self.batches[0].way(self.calls[0])[-1])
 
 
 def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of a packed port but `layout` and `integration`.
 
-    None where no part gets all patches and their grid. Whatever hinders its split is an obstacle of the sheet.
+    None where no part gets all patches and their grid. Raises VCG483 with what hinders its split, where that is no
+    obstacle of the sheet.
     """
     entered = [(name, one) for name in MODALITIES for one in [_entered(recording.of(name))] if one is not None]
     if not entered:
@@ -79,17 +54,12 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     kept = {
         name: one for name, one in entered if (one.part, one.data, one.grid, one.merge, len(one.grids[0][0])) == alike
     }
-    try:
-        _put_tower(subject, recording, kept, sheet)
-    except Beyond as met:
-        sheet.obstacles += met.diagnostics
-    if sheet.obstacles:
-        return None
+    _put_tower(subject, recording, kept, sheet)
     put_budget(subject, list(kept), sheet)
     return tuple(kept), omitted(subject, recording, kept, _OTHER)
 
 
-def _entered(batches: Sequence[Batch]) -> _Entered | None:
+def _entered(batches: Sequence[Batch]) -> Entered | None:
     """The outermost attribute of the model that gets all patches and their grid in every batch, once."""
     fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
@@ -106,20 +76,20 @@ def _entered(batches: Sequence[Batch]) -> _Entered | None:
                 continue
             assert sizes is not None, "a grid is the value of an input"
             merge = _merge(batches, grids)
-            return _Entered(
+            return Entered(
                 part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
             )
     return None
 
 
-def _grid(value: object) -> _Grid:
+def _grid(value: object) -> Grid:
     """The rows of a grid, a tensor or a list; none of any other value."""
     rows = value if isinstance(value, list) else []
     whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
     return tuple(map(tuple, rows)) if whole else ()
 
 
-def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
+def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
     """The calls of the model's own attributes with an input as it is and its grid, with the names of both arguments.
 
     They give one tensor.
@@ -133,7 +103,7 @@ def _getting(batch: Batch, key: str, grid: _Grid) -> Iterator[tuple[str, str, tu
             yield call.part, data[0], names, call
 
 
-def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
+def _merge(batches: Sequence[Batch], grids: Sequence[Grid]) -> int:
     """The side of the square of rows of one frame that becomes a token, the same for all items; 0 if there is none."""
     sides = set()
     for batch, grid in zip(batches, grids, strict=True):
@@ -145,10 +115,10 @@ def _merge(batches: Sequence[Batch], grids: Sequence[_Grid]) -> int:
     return sides.pop() if len(sides) == 1 else 0
 
 
-def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered], sheet: Sheet) -> None:
+def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered], sheet: Sheet) -> None:
     first = next(iter(kept.values()))
     place, tree = first.place, subject.tree
-    cls = _class(subject, *first.calls[0].cls.rpartition(".")[::2])
+    cls = _class(subject, first.calls[0])
     if cls is None:
         raise beyond(tree, place, f"the class of `self.{first.part}`, which gets the pixels, is not in the tree")
     if not first.merge:
@@ -170,29 +140,51 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, _Entered]
     sheet.put("tower.entry", "forward")
     sheet.put("tower.data", first.data, place)
     sheet.put("tower.metadata", first.grid)
-    tower = Tower(subject, sheet, first.part, cls, first.data, first.grid, place)
-    put_dtype(tower)
+    tower = Tower(subject, recording, sheet, cls, kept)
+    _put_dtype(subject, first, sheet)
     around = _around(subject, first, sheet)
     sliced = slice_of(tower)
-    seen = _Sequences(recording, tuple(kept.values()), sliced)
-    put_attention(tower, sliced, seen.unit, seen.window, frames="video" in kept)
+    put_attention(tower, sliced)
     put_calls(tower, sliced, around)
     _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
-    gate = gate_of(subject.program, subject.model.owner, _visited(subject, kept.values()))
-    if gate is not None:
-        sheet.put("gates.modalities", gate[0], gate[1], why="pruning edits embeddings after the encoder")
+    _put_gate(_visited(subject, kept.values()), sheet)
 
 
-def _class(subject: Subject, module: str, name: str) -> Owner | None:
-    path = module.replace(".", "/")
-    for file in (f"{path}.py", f"{path}/__init__.py"):
-        found = subject.program.module(file)
-        if found is not None and name in found.classes:
-            return found, found.classes[name]
-    return None
+def _class(subject: Subject, call: Call) -> Owner | None:
+    """The class of a part that was called, None of one that is not in the tree."""
+    module, _, name = call.cls.rpartition(".")
+    path = module_file(subject.tree, module)
+    found = subject.program.module(path) if path else None
+    return (found, found.classes[name]) if found is not None and name in found.classes else None
 
 
-def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
+    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
+    norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
+    owner = next((_class(subject, call) for call in norms), None)
+    kept = subject.program.method(owner, "input_dtype") if owner is not None else None
+    if kept is not None:
+        place = SourceLine(kept[0].file, kept[2].lineno)
+        sheet.put(
+            "pixels.dtype", f"self.{entered.part}.input_norm.input_dtype", place, why="raw pixels, normalised inside"
+        )
+
+
+def _put_gate(visited: Iterable[tuple[Module, FunctionNode]], sheet: Sheet) -> None:
+    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
+
+    A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
+    """
+    for module, function in visited:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
+                place = SourceLine(module.file, node.lineno)
+                why = "pruning edits embeddings after the encoder"
+                sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
+                return
+
+
+def _put_merge(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     """The side of the square of rows that becomes a token: the tower's own attribute, or as other layouts find it."""
     own = f"self.{entered.part}."
     held = [path for path, n in recording.numbers.items() if n == entered.merge and path.startswith(own)]
@@ -204,7 +196,7 @@ def _put_merge(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
     put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
 
 
-def _put_row(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
+def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     """The shape of a row: its width as an attribute of the tower. The sheet asks for a row of several axes."""
     batch = entered.batches[0]
     shape = next(leaf.shape for leaf in entered.calls[0].arguments if leaf.at == entered.data)[1:]
@@ -217,7 +209,7 @@ def _put_row(recording: Recording, entered: _Entered, sheet: Sheet) -> None:
         sheet.ask(Question("pixels.shape", what))
 
 
-def _visited(subject: Subject, entered: Iterable[_Entered]) -> Iterator[tuple[Module, FunctionNode]]:
+def _visited(subject: Subject, entered: Iterable[Entered]) -> Iterator[tuple[Module, FunctionNode]]:
     """The functions that waited for a part, and the model's methods that they name: these may call none."""
     for one in entered:
         for module, function in filter(None, (function_of(subject, frame) for frame in one.batches[0].frames)):
@@ -229,7 +221,7 @@ def _visited(subject: Subject, entered: Iterable[_Entered]) -> Iterator[tuple[Mo
                     yield method[0], method[2]
 
 
-def _around(subject: Subject, entered: _Entered, sheet: Sheet) -> str:
+def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
     """The part that gets the tower's rows and gives as many; one that also gets the sizes runs after the graph."""
     batch, tower = entered.batches[0], entered.calls[0]
     number = batch.calls.index(tower)
@@ -249,7 +241,7 @@ def _around(subject: Subject, entered: _Entered, sheet: Sheet) -> str:
     return ""
 
 
-def _put_width(recording: Recording, entered: _Entered, sheet: Sheet, *, last: bool) -> None:
+def _put_width(recording: Recording, entered: Entered, sheet: Sheet, *, last: bool) -> None:
     """The columns of the embeddings: the attribute of a tower that runs last, as other layouts, or a sum of two."""
     width = entered.batches[0].results[0].shape[-1]
     own = f"self.{entered.part}.out_hidden_size"
@@ -263,63 +255,3 @@ def _put_width(recording: Recording, entered: _Entered, sheet: Sheet, *, last: b
     sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
     candidates = tuple(Candidate(text, f"{width} in the recording") for text in sums)
     sheet.ask(Question("output.hidden_size", f"columns of the embeddings: {width} in the recording", candidates))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sequences:
-    """The rows that attention sequences cover, by their recorded offsets."""
-
-    recording: Recording
-    entered: tuple[_Entered, ...]
-    sliced: TowerSlice
-
-    def unit(self, crossing: Crossing) -> Unit:
-        seen = list(self._values(crossing))
-        if not seen:
-            return Unit()
-        place = seen[0][2]
-        items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
-        frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
-        asked = {parameter.name for parameter in self.sliced.method_parameters}
-        if items and not (frames and "max_frames_per_batch" in asked):
-            return Unit("item", "all rows of an item, in each batch", place)
-        if frames:
-            return Unit("frame", "h * w rows, once for each frame, in each batch", place)
-        within = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
-        return Unit("window", f"at most {self._longest(crossing)} rows in each batch", place) if within else Unit()
-
-    def window(self, crossing: Crossing) -> str | None:
-        """The attributes that give the side of the largest window, in tokens."""
-        numbers, part, merge = self.recording.numbers, self.entered[0].part, self.entered[0].merge
-        side = isqrt(self._longest(crossing))
-        held = [(path, n) for path, n in numbers.items() if path.startswith(f"self.{part}.") and isinstance(n, int)]
-        for path, pixels in held:
-            for patch, size in held:
-                if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side and side % merge == 0:
-                    return f"{path} // m // {patch}"
-        return None
-
-    def _longest(self, crossing: Crossing) -> int:
-        return max(end - begin for ends, _, _ in self._values(crossing) for begin, end in pairwise(ends))
-
-    def _values(self, crossing: Crossing) -> Iterator[tuple[list[int], _Grid, SourceLine]]:
-        """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
-        for one in self.entered:
-            for batch, grid in zip(one.batches, one.grids, strict=True):
-                inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
-                named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
-                found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
-                if found is not None:
-                    yield found[0], grid, found[1]
-
-
-def _is(leaf: Leaf, crossing: Crossing) -> bool:
-    return leaf.at in (crossing.key, crossing.name) or leaf.at.endswith(f".{crossing.key}")
-
-
-def _frames(grid: _Grid) -> list[int]:
-    return [prod(one[-2:]) for one in grid for _ in range(prod(one[:-2]))]
-
-
-def _ends(lengths: Sequence[int]) -> list[int]:
-    return [0, *accumulate(lengths)]

@@ -1,11 +1,13 @@
-"""Whether a model has a port already: its own, a base's, or a mixin that leaves methods to it."""
+"""The ports that a model has already: its own, a base's, a mixin that leaves methods to it, or a shipped descriptor."""
 
 from __future__ import annotations
 
 import ast
+import shlex
 
+from scaffold.descriptor import load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.draft.subject import Subject, subject_of
+from scaffold.draft.locate import Subject, subject_of
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, find_method, last_name, self_attribute
@@ -93,3 +95,27 @@ def has_port(subject: Subject) -> Diagnostic | None:
         else f"port {holder.name} for all its subclasses; `new` gives this one its own with --replace",
         Severity.WARNING,
     )
+
+
+def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | None:
+    """That a descriptor of a model, or of the nearest of its bases that has one, comes with the tool (VCG488).
+
+    `target` is the tree as `--vllm` names it, for the command that the message gives. Raises VCG480 to VCG482.
+    """
+    subject = subject_of(tree, reference)
+    model = subject.model
+    ports = [load_descriptor(name) for name in shipped_names()]
+    for module, cls in subject.program.lineage(model.owner):
+        own = cls is model.owner[1]
+        for port in ports:
+            if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:
+                continue
+            if port.class_name == cls.name or (own and port.architecture in model.architectures):
+                base = f", a base of {model.class_name}" if not own else ""
+                return Diagnostic(
+                    "VCG488",
+                    f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
+                    help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft",
+                    severity=Severity.INFO,
+                )
+    return None

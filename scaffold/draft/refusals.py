@@ -1,9 +1,9 @@
-"""Why a model, or a modality of it, gets no draft."""
+"""Why a model gets no draft."""
 
 from __future__ import annotations
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.place import SourceLine
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.tree import SourceTree
 
 
@@ -20,15 +20,4 @@ def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
             tree.span(place.file, place.line) if place else None,
             "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
         )
-    )
-
-
-def left_out(tree: SourceTree, place: SourceLine, name: str, reason: str) -> Diagnostic:
-    """That a modality is not drafted (VCG484)."""
-    return Diagnostic(
-        "VCG484",
-        f"the modality `{name}` is left out: {reason}",
-        tree.span(place.file, place.line),
-        "nothing to do: the port is complete without it, and the modality runs eagerly, as before",
-        Severity.WARNING,
     )

@@ -14,15 +14,15 @@ from itertools import accumulate, chain, islice, pairwise
 from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     MERGE,
     VISION,
     Drafted,
     columns_of,
+    entries_of,
     function_of,
     line_of,
-    narrow_entry,
     omitted,
     pixel_keys,
     put_fields,
@@ -31,14 +31,12 @@ from scaffold.draft.common import (
     sizes_of_items,
 )
 from scaffold.draft.gates import put_gate
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.tokens import TokenEntries, entries_of_tokens
-from scaffold.draft.ways import ALL, as_reason, problems_of_way
-from scaffold.protocol import read_protocol
-from scaffold.protocol.tree import SourceTree
+from scaffold.draft.unportable import dialect_of
+from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -77,6 +75,11 @@ class _Encoder:
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(batch.calls[numbers[0]] for batch, numbers in self.runs)
+
+    @property
+    def results(self) -> list[list[Leaf]]:
+        """The tensors that each call gives."""
+        return [[leaf for leaf in call.results if leaf.is_tensor] for call in self.calls]
 
     @property
     def rows_of_calls(self) -> _Rows:
@@ -121,9 +124,10 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if more:
         what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
         raise beyond(subject.tree, encoder.place, what)
-    if not _speaks_rows(subject.tree):
+    dialect = dialect_of(subject.tree)
+    if dialect is not None and not dialect.padding_logics:
         raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
-    results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
+    results = encoder.results
     kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
@@ -153,14 +157,6 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         put_gate(subject, (pixels.key,), sheet)
     # A chunk is an image where a test of the port brings one.
     return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
-
-
-def _speaks_rows(tree: SourceTree) -> bool:
-    """Whether a release has graphs of rows: one from 0.23 on."""
-    try:
-        return read_protocol(tree).dialect.padding_logics
-    except DiagnosticError:
-        return True  # `new` says what is wrong with the protocol
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -298,8 +294,7 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     rows = encoder.rows_of_calls
     unfit = _unfit(encoder.calls, rows)
     if unfit is None:
-        results = [[leaf for leaf in call.results if leaf.is_tensor] for call in encoder.calls]
-        if {_kind(leaves, rows) for leaves in zip(*results, strict=True)} == {"rows"}:
+        if {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
             return None
         unfit = "the result"
     else:
@@ -353,10 +348,9 @@ def _beside(batch: Batch, number: int, run: range, following: str) -> str:
 def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     first = batch.way(encoder.calls[0])[0]
-    narrow = narrow_entry(subject, first)
     attribute = encoder.loop if loop is not None else None
     problems: list[Diagnostic] = []
-    for entry in [narrow, ALL] if narrow else [ALL]:
+    for entry in entries_of(subject, first):
         problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute, per_item=encoder.per_item)
         if not problems:
             return entry, line_of(first)
@@ -372,7 +366,7 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     if len(keys) != 1:
         raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
     key = keys[0]
-    given = [[leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == key] for batch in batches]
+    given = [batch.given(key) for batch in batches]
     grids = sorted(
         leaf.at
         for leaf in batches[0].inputs
@@ -381,14 +375,17 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
     grid = next((name for name in grids), None)
     fields = {field.key: field for field in batches[0].fields}
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
-    mask = next((leaf.at for leaf in batches[0].inputs if _is_mask(leaf, given[0][0])), "") if grid else ""
+    # It says something of each row of an item, where rows of all items are padded to one length.
+    shape = given[0][0].shape
+    alike = (one for one in batches[0].inputs if len(one.shape) > 1 and one.shape == shape[: len(one.shape)])
+    mask = next((one.at for one in alike if grid and not one.dtype.startswith("float")), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
     told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
     described = {key, mask, coarse, *grids[:1], *([tokens.name] if tokens is not None else [])}
     zeros = dict(_zeros(batches, encoder.rows, {*described, *grids})) if grid else {}
     known = {*described, *counts, *zeros}
-    others = {leaf.at.partition("[")[0] for batch in batches for leaf in batch.inputs} - known
+    others = {leaf.key for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
         raise beyond(subject.tree, encoder.place, what)
@@ -434,11 +431,11 @@ def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
 
 def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
     """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
-    for name in dict.fromkeys(leaf.at.partition("[")[0] for leaf in batches[0].inputs):
+    for name in dict.fromkeys(leaf.key for leaf in batches[0].inputs):
         shapes: dict[tuple[int, ...], set[int]] = {}
         per: list[tuple[int | str, ...]] = []
         for batch, counts in zip(batches, rows, strict=True):
-            leaves = [leaf for leaf in batch.inputs if leaf.at.partition("[")[0] == name]
+            leaves = batch.given(name)
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
             apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
             flat = next((field.lengths for field in batch.fields if field.key == name and field.kind == "flat"), ())
@@ -460,11 +457,6 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
                 yield name, (most, ())
             elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
                 yield name, (most, other[0])
-
-
-def _is_mask(leaf: Leaf, pixels: Leaf) -> bool:
-    """Whether an input says something of each row of an item, where rows of all items are padded to one length."""
-    return not leaf.dtype.startswith("float") and len(leaf.shape) > 1 and leaf.shape == pixels.shape[: len(leaf.shape)]
 
 
 def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:
@@ -553,15 +545,11 @@ def _put_merge(
     ]
     side = pixels.ratio or next(iter(fitting), 0)
     if not side:
-        sheet.obstacles.append(_no_square(counts))
-        return
+        seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
+        what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
+        raise Beyond(Diagnostic("VCG483", what))
     what = f"the side of the square of rows that becomes one token: {side} in the recording"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
-
-
-def _no_square(counts: Sequence[tuple[int, int]]) -> Diagnostic:
-    seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
-    return Diagnostic("VCG483", f"the model is beyond the layouts: no square of rows is a token ({seen})")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.place import SourceLine
 
 #: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118
@@ -23,6 +22,17 @@ _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
 
 Scalar = str | int | bool
 Answers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the tree; `file` is relative to its root."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ class Sheet:
         self._entries[key] = _Entry(_yaml(value), f"{places}: {why}" if places and why else places or why)
 
     def ask(self, question: Question) -> str | None:
-        """The answer to a question, None as long as there is none."""
+        """The answer to a question, None as long as there is none. Lists and mappings are YAML as they are given."""
         self.questions.append(question)
         answer = self.answers.get(question.key)
         if answer is None:
@@ -82,7 +92,7 @@ class Sheet:
             self._entries[question.key] = _Entry(OPEN, above=tuple(above))
         else:
             self.used.add(question.key)
-            self._entries[question.key] = _Entry(_answer(answer), "answered")
+            self._entries[question.key] = _Entry(answer if answer[:1] in "[{" else _yaml(answer), "answered")
         return answer
 
     def note(self, key: str, text: str) -> None:
@@ -152,8 +162,3 @@ def _item(value: str) -> str:
     if value.startswith(("{", "[")):
         return value
     return json.dumps(value, ensure_ascii=False) if "," in value else value if value.isdigit() else _yaml(value)
-
-
-def _answer(text: str) -> str:
-    """An answer as YAML: lists and mappings as they were given, everything else as a scalar."""
-    return text if text[:1] in "[{" else _yaml(text)

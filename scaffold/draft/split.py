@@ -1,31 +1,59 @@
-"""The sections of a packed port that the split of its tower tells: sequences, buffers, calls, and the budget."""
+"""The sections of a packed port that its tower tells: sequences, buffers, calls, and the budget.
+
+Its slice says what crosses the cut, and the recording which rows the sequences cover.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import isqrt, prod
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.locate import Located
-from scaffold.draft.place import SourceLine
+from scaffold.draft.common import line_of
+from scaffold.draft.locate import Located, Subject
 from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet
-from scaffold.draft.subject import Subject
-from scaffold.syntax import FunctionNode, call_name, positional_parameters, self_attribute
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
-from scaffold.tower.source import Module, Owner, Program
+from scaffold.tower.source import Owner
+from scaffold.watch import Batch, Call, Leaf, Recording
 
+Grid = tuple[tuple[int, ...], ...]
+_WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
 _FRAMES = "get_num_frames_with_most_features"
-#: Stand for a part that a process lacks.
-_STUBS = {"StageMissingLayer", "PPMissingLayer"}
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
 _UNITS = {
     "frame": "one sequence a frame: h * w rows, t times",
     "item": "one sequence an item: all its rows",
     "window": "one sequence an attention window",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A part of the model that gets all patches of a modality as `data`, and their grid as `sizes`.
+
+    `calls` are one of each batch; `merge` is the side of the square of rows that becomes a token, 0 where none does.
+    """
+
+    part: str
+    pixels: str
+    sizes: str
+    data: str
+    grid: tuple[str, ...]
+    batches: tuple[Batch, ...]
+    calls: tuple[Call, ...]
+    grids: tuple[Grid, ...]
+    merge: int
+
+    @property
+    def place(self) -> SourceLine:
+        return line_of(self.batches[0].way(self.calls[0])[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +67,17 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """A tower of a packed model, `self.NAME`, called at `place`. `data` and `grid` are parameters of its `forward`."""
+    """The class of the part that all patches enter, and the modalities whose patches do."""
 
     subject: Subject
+    recording: Recording
     sheet: Sheet
-    name: str
     cls: Owner
-    data: str
-    grid: tuple[str, ...]
-    place: SourceLine
+    entered: Mapping[str, Entered]
+
+    @property
+    def first(self) -> Entered:
+        return next(iter(self.entered.values()))
 
     @property
     def class_place(self) -> SourceLine:
@@ -55,7 +85,7 @@ class Tower:
 
     @property
     def call(self) -> str:
-        return f"self.{self.name}"
+        return f"self.{self.first.part}"
 
     def evidence(self, crossing: Crossing) -> str:
         last = crossing.evidence[-1] if crossing.evidence else None
@@ -69,13 +99,13 @@ def slice_of(tower: Tower) -> TowerSlice:
     """The tower's slice. Each reason why a clean slice cannot be split is an obstacle of the sheet."""
     tree, name = tower.subject.tree, tower.cls[1].name
     try:
-        sliced = slice_tower(tree, tower.cls[0].file, name, data=(tower.data,), metadata=tower.grid)
+        sliced = slice_tower(tree, tower.cls[0].file, name, data=(tower.first.data,), metadata=tower.first.grid)
         staying = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
         if not staying and not sliced.already_split:
             split_tower(sliced)
     except DiagnosticError as error:
         first = error.diagnostics[0]
-        place = SourceLine(tree.relative(first.span.file), first.span.line) if first.span else tower.place
+        place = SourceLine(tree.relative(first.span.file), first.span.line) if first.span else tower.first.place
         raise beyond(tree, place, f"`{tower.call}` ({name}) cannot be split: {first.message}") from None
     for hazard in staying if not sliced.already_split else ():
         place = SourceLine(tree.relative(hazard.file), hazard.line)
@@ -97,26 +127,23 @@ def crossings_of(sliced: TowerSlice) -> Iterator[Crossing]:
         yield from crossings_of(child.slice)
 
 
-def put_attention(
-    tower: Tower,
-    sliced: TowerSlice,
-    unit_of: Callable[[Crossing], Unit],
-    window_of: Callable[[Crossing], str | None],
-    *,
-    frames: bool,
-) -> None:
-    """The sets of sequences, the other metadata and the longest side of a grid.
-
-    `unit_of` says what a sequence covers, `window_of` the side of a window in tokens. `frames`: an item may have more.
-    """
+def put_attention(tower: Tower, sliced: TowerSlice) -> None:
+    """The sets of sequences, the other metadata and the longest side of a grid."""
     sheet, tree = tower.sheet, tower.subject.tree
     crossings = list(crossings_of(sliced))
     offsets = [crossing for crossing in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
         raise beyond(tree, tower.class_place, "the tower builds no offsets of sequences from the grid")
-    bounds, alone = _bounds(offsets, [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND])
+    # The bound that is made of each set's offsets, and those that no set has.
+    made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
+    bounds = {one.source: one for one in reversed(made)}
+    alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
+    # Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames.
+    padded = {parameter.name for parameter in sliced.method_parameters} if sliced.already_split else set()
+    room_for_items = "max_batch_size" in padded and "max_frames_per_batch" not in padded
     taken = set()
-    found = [(crossing, unit_of(crossing)) for crossing in offsets]
+    seen = _Sequences(tower, sliced)
+    found = [(crossing, seen.unit(crossing)) for crossing in offsets]
     # The sequences of whole frames or items come first: they are the tower's main ones.
     for crossing, unit in sorted(found, key=lambda entry: entry[1].name == "window"):
         name = "window" if unit.name == "window" else "full"
@@ -127,7 +154,7 @@ def put_attention(
         if unit.name is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
-        elif unit.name == "frame" and not frames and _has_room_for_items(sliced):
+        elif unit.name == "frame" and "video" not in tower.entered and room_for_items:
             alike = Candidate(
                 "item", "an image is one frame, and the tower's method has room for items alone", unit.place
             )
@@ -148,7 +175,7 @@ def put_attention(
         if lengths is not None:
             sheet.put(f"{at}.lengths", lengths.key, tower.evidence(lengths))
         if unit.name == "window":
-            _put_window(sheet, at, window_of(crossing), unit.place)
+            _put_window(sheet, at, seen.window(crossing), unit.place)
     for bound in alone:
         what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
         raise beyond(tree, tower.class_place, what)
@@ -160,20 +187,6 @@ def put_attention(
         free = Candidate("8192", "enough for every image, if positions are computed and not looked up")
         what = "the largest side of a grid, in rows: what the tower's tables of positions hold"
         sheet.ask(Question("capture.side_limit", what, (free,), (str(tower.class_place),)))
-
-
-def _has_room_for_items(sliced: TowerSlice) -> bool:
-    """Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames."""
-    names = {parameter.name for parameter in sliced.method_parameters}
-    return sliced.already_split and "max_batch_size" in names and "max_frames_per_batch" not in names
-
-
-def _bounds(offsets: list[Crossing], bounds: list[Crossing]) -> tuple[dict[str, Crossing], list[Crossing]]:
-    """The bound that is made of each set's offsets, by their key, and the bounds that no set has."""
-    of = {crossing.key: next((b for b in bounds if b.source == crossing.key), None) for crossing in offsets}
-    own = {key: bound for key, bound in of.items() if bound is not None}
-    taken = {bound.key for bound in own.values()}
-    return own, [bound for bound in bounds if bound.key not in taken]
 
 
 def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine | None) -> None:
@@ -209,31 +222,71 @@ def _put_buffers(tower: Tower, crossings: Sequence[Crossing]) -> None:
 def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
     """The number of positions that the tower's rotary table is made for."""
     for module, cls in tower.subject.program.lineage(tower.cls):
-        constructors = [node for node in cls.body if isinstance(node, FunctionNode) and node.name == "__init__"]
-        for node in (inner for init in constructors for inner in ast.walk(init)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("get_rope"):
-                for keyword in node.keywords:
-                    value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-                    if keyword.arg == "max_position" and isinstance(value, int):
-                        return value, SourceLine(module.file, keyword.value.lineno)
+        for node in ast.walk(cls):
+            for keyword in node.keywords if isinstance(node, ast.Call) and call_name(node) == "get_rope" else ():
+                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+                if keyword.arg == "max_position" and isinstance(value, int):
+                    return value, SourceLine(module.file, keyword.value.lineno)
     return None
 
 
-def put_dtype(tower: Tower) -> None:
-    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
-    program = tower.subject.program
-    found = _assigned(program, tower.cls, "input_norm")
-    for node in ast.walk(found[0]) if found else ():
-        made = program.resolve(found[2][0], node.id) if found and isinstance(node, ast.Name) else None
-        if made is None or not isinstance(made[1], ast.ClassDef):
-            continue
-        norm = (made[0], made[1])
-        value, method = _assigned(program, norm, "input_dtype"), program.method(norm, "input_dtype")
-        if value is not None or method is not None:
-            place = value[1] if value else SourceLine(norm[0].file, method[2].lineno if method else norm[1].lineno)
-            path = f"{tower.call}.input_norm.input_dtype"
-            tower.sheet.put("pixels.dtype", path, place, why="raw pixels, normalised inside")
-            return
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """The rows that attention sequences cover, by their recorded offsets."""
+
+    tower: Tower
+    sliced: TowerSlice
+
+    def unit(self, crossing: Crossing) -> Unit:
+        seen = list(self._values(crossing))
+        if not seen:
+            return Unit()
+        place = seen[0][2]
+        items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
+        frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
+        asked = {parameter.name for parameter in self.sliced.method_parameters}
+        if items and not (frames and "max_frames_per_batch" in asked):
+            return Unit("item", "all rows of an item, in each batch", place)
+        if frames:
+            return Unit("frame", "h * w rows, once for each frame, in each batch", place)
+        within = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
+        return Unit("window", f"at most {self._longest(crossing)} rows in each batch", place) if within else Unit()
+
+    def window(self, crossing: Crossing) -> str | None:
+        """The attributes that give the side of the largest window, in tokens."""
+        numbers, part, merge = self.tower.recording.numbers, self.tower.first.part, self.tower.first.merge
+        side = isqrt(self._longest(crossing))
+        held = [(path, n) for path, n in numbers.items() if path.startswith(f"self.{part}.") and isinstance(n, int)]
+        for path, pixels in held:
+            for patch, size in held:
+                if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side and side % merge == 0:
+                    return f"{path} // m // {patch}"
+        return None
+
+    def _longest(self, crossing: Crossing) -> int:
+        return max(end - begin for ends, _, _ in self._values(crossing) for begin, end in pairwise(ends))
+
+    def _values(self, crossing: Crossing) -> Iterator[tuple[list[int], Grid, SourceLine]]:
+        """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
+        for one in self.tower.entered.values():
+            for batch, grid in zip(one.batches, one.grids, strict=True):
+                inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
+                named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
+                found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
+                if found is not None:
+                    yield found[0], grid, found[1]
+
+
+def _is(leaf: Leaf, crossing: Crossing) -> bool:
+    return leaf.at in (crossing.key, crossing.name) or leaf.at.endswith(f".{crossing.key}")
+
+
+def _frames(grid: Grid) -> list[int]:
+    return [prod(one[-2:]) for one in grid for _ in range(prod(one[:-2]))]
+
+
+def _ends(lengths: Sequence[int]) -> list[int]:
+    return [0, *accumulate(lengths)]
 
 
 # --- calls and budget -----------------------------------------------------------------------------------------------
@@ -245,14 +298,14 @@ def put_calls(tower: Tower, sliced: TowerSlice, around: str) -> None:
     wrapped = f"{around}({{}})" if around else "{}"
     forward = tower.subject.program.method(tower.cls, "forward")
     names = positional_parameters(forward[2])[1:] if forward else []
-    given = [name for name in names if name == tower.data or name in tower.grid]
+    given = [name for name in names if name == tower.first.data or name in tower.first.grid]
     captured, eager = [], []
     for position, name in enumerate(names):
         if name not in given:
             continue
         key = f"{name}=" if names[:position] != given[:position] else ""
-        captured.append(key + ("pixels" if name == tower.data else "None"))
-        eager.append(key + ("pixels" if name == tower.data else "sizes"))
+        captured.append(key + ("pixels" if name == tower.first.data else "None"))
+        eager.append(key + ("pixels" if name == tower.first.data else "sizes"))
     call = wrapped.format(f"{tower.call}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})")
     left = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
     if left and sliced.already_split:  # of another tower they are obstacles
@@ -263,18 +316,18 @@ def put_calls(tower: Tower, sliced: TowerSlice, around: str) -> None:
         what = "the recorded call: the tower asks its grid even where it gets metadata"
         sheet.ask(Question("forward.call", what, candidates, tuple(map(tower.hazard, left))))
     else:
-        sheet.put("forward.call", call, tower.place)
+        sheet.put("forward.call", call, tower.first.place)
     for hazard in sliced.hazards:
         if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
             sheet.note("forward", f"stays in the captured part: {tower.hazard(hazard)}")
     plain = wrapped.format(f"{tower.call}({', '.join(eager)})")
     _put_grid(tower, sliced, elsewhere=sheet.has("post.call"))
-    sheet.put("eager.call", plain, tower.place)
+    sheet.put("eager.call", plain, tower.first.place)
 
 
 def _put_grid(tower: Tower, sliced: TowerSlice, *, elsewhere: bool) -> None:
     """A list, which copies nothing to the device, unless methods of the model beside the tower get the grid, too."""
-    grid = tower.grid[0]
+    grid = tower.first.grid[0]
     parameter = sliced.method_parameters[0] if sliced.already_split else None
     forms = (parameter or next(p for p in sliced.parameters if p.name == grid)).forms
     form = "list" if "list" in forms and not (elsewhere and "tensor" in forms) else "tensor"
@@ -319,54 +372,3 @@ def _dummy_frames(model: Located) -> Iterator[tuple[int, SourceLine]]:
             value = known.get(given.id) if isinstance(given, ast.Name) else given
             if isinstance(value, ast.Constant) and type(value.value) is int:
                 yield value.value, SourceLine(module.file, value.lineno)
-
-
-_PRUNING = "is_multimodal_pruning_enabled"
-
-
-def gate_of(
-    program: Program, owner: Owner, visited: Iterable[tuple[Module, FunctionNode]]
-) -> tuple[str, SourceLine] | None:
-    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
-
-    A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
-    """
-    if _assigned(program, owner, _PRUNING) is None:
-        return None
-    for module, function in visited:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
-                return f"not self.{_PRUNING}", SourceLine(module.file, node.lineno)
-    return None
-
-
-def _assigned(program: Program, owner: Owner, name: str) -> tuple[ast.expr, SourceLine, Owner] | None:
-    """The value that a class gives to `self.NAME`, its place, and the class that does.
-
-    `__init__` is looked at before other methods, and a class before its bases; what stands for a part that a process
-    lacks comes last.
-    """
-    missing = None
-    for module, cls in program.lineage(owner):
-        methods = [node for node in cls.body if isinstance(node, FunctionNode)]
-        for method in sorted(methods, key=lambda node: node.name != "__init__"):
-            for node in ast.walk(method):
-                value = _value_of(node, name)
-                if value is not None:
-                    found = value, SourceLine(module.file, value.lineno), (module, cls)
-                    if not _stands_for_nothing(value):
-                        return found
-                    missing = missing or found
-    return missing
-
-
-def _stands_for_nothing(value: ast.expr) -> bool:
-    """Whether a value is a stub for a part that this process does not have."""
-    return isinstance(value, ast.Call) and call_name(value) in _STUBS
-
-
-def _value_of(node: ast.AST, name: str) -> ast.expr | None:
-    """The value of `self.NAME = value`."""
-    if isinstance(node, ast.Assign):
-        return node.value if any(self_attribute(target) == name for target in node.targets) else None
-    return node.value if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name else None

@@ -13,11 +13,11 @@ from math import prod
 from scaffold.cut import find_calls, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.draft.common import Drafted, embeds_of, omitted, put_width, sized_by
-from scaffold.draft.cut import Site, put_unit, reached_sites
+from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
 from scaffold.draft.explicit import tokens_recorded
 from scaffold.draft.gates import put_gate
+from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
 from scaffold.draft.ways import NOWHERE
 from scaffold.watch import Batch, Leaf, Recording
 
@@ -54,7 +54,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
         return None
     first = next(iter(found.values()))
     kept = {name: tiles for name, tiles in found.items() if tiles.alike == first.alike}
-    put_unit(recording, first.site.unit, "pixels.shape", ("side", "height", "width"), first.site.place, sheet)
+    put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:
         return None
@@ -112,19 +112,7 @@ def _result(batch: Batch, path: str) -> Leaf | None:
     origins = {source.of for leaf in batch.results for source in leaf.sources if source.how in ("same", "view")}
     if len(origins) != 1 or not all(leaf.sources for leaf in batch.results):
         return None
-    [origin] = origins
-    parts = [
-        call.results
-        for number, call in enumerate(batch.calls)
-        if f"#{number}" == origin and f"self.{call.part}" == path
-    ]
-    methods = [
-        frame.results
-        for frame in batch.frames
-        if frame.part == "" and frame.text.startswith(f"{path}(")
-        and any(source.of == origin and source.how != "copy" for leaf in frame.results for source in leaf.sources)
-    ]  # fmt: skip
-    found = [leaf for results in (*parts, *methods) for leaf in results if leaf.at == "" and leaf.is_tensor]
+    found = [leaf for made, leaf in results_of(batch, path) if origins <= made and leaf.is_tensor]
     return found[0] if len(found) == 1 else None
 
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from scaffold.draft.place import SourceLine
-from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.syntax import FunctionNode, dotted
 from scaffold.watch import Batch, Field
 
@@ -30,13 +29,12 @@ class TokenEntries:
     count: str
     module: str
     function: str
-    counted: SourceLine | None
-    made: SourceLine | None
+    made: SourceLine
 
     def put(self, sheet: Sheet) -> None:
         """Fill in `item.tokens`."""
         sheet.put("item.tokens.input", self.name, self.made, why="what the processor makes of the numbers of its grid")
-        sheet.put("item.tokens.count", self.count, self.counted, why=f"h and w are those of `{self.grid}`")
+        sheet.put("item.tokens.count", self.count, why=f"h and w are those of `{self.grid}`")
         sheet.put("item.tokens.module", self.module, self.made)
         sheet.put("item.tokens.function", self.function, self.made)
 
@@ -66,7 +64,7 @@ def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) 
             terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
             text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
             module, function, place = made
-            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, module, function, None, place)
+            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, module, function, place)
     return None
 
 

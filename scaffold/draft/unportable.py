@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.locate import release_order, served_classes
-from scaffold.draft.place import SourceLine
+from scaffold.draft.locate import Subject, release_order, served_classes
 from scaffold.draft.refusals import beyond
-from scaffold.draft.subject import Subject
-from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile
+from scaffold.draft.sheet import SourceLine
+from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile, read_protocol
 from scaffold.protocol.target import as_version
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode
 
 _TRANSFORMERS = "vllm/model_executor/models/transformers/"
 _RAW_ONLY = "supports_multimodal_raw_input_only"
@@ -28,13 +29,10 @@ def refuse_unportable(subject: Subject) -> None:
     if model.file.startswith(_TRANSFORMERS):
         what = "its encoder is code of Hugging Face Transformers, which vLLM runs as it is: none is in the tree"
         raise beyond(subject.tree, model.place, what)
-    for module, cls in subject.program.lineage(model.owner):
-        for node in cls.body:
-            named = {target.id for target in assigned_to(node) if isinstance(target, ast.Name)}
-            value = getattr(node, "value", None)
-            if _RAW_ONLY in named and isinstance(value, ast.Constant) and value.value is True:
-                what = "its inputs go into the model as they are, and nothing is encoded before it"
-                raise beyond(subject.tree, SourceLine(module.file, node.lineno), what)
+    for module, target, value in subject.assigned():
+        if isinstance(target, ast.Name) and target.id == _RAW_ONLY and ast.unparse(value) == "True":
+            what = "its inputs go into the model as they are, and nothing is encoded before it"
+            raise beyond(subject.tree, SourceLine(module.file, target.lineno), what)
     for node in model.owner[1].body:
         if isinstance(node, FunctionNode) and node.name == "__new__":
             file = model.module if "." not in model.module else model.file
@@ -86,15 +84,22 @@ def refuse_release(vllm: str, layout: str | None) -> str:
         if layout not in missing:
             return ""
         code, what, first = missing[layout].code, f"graphs of {missing[layout].name}", missing[layout].first
-    raise DiagnosticError(
-        Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
-    )
+    problem = Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
+    raise DiagnosticError(problem)
 
 
-def too_early(dialect: Dialect) -> tuple[str, ...]:
-    """The kinds of graphs that a protocol cannot express, each with the release that brought them."""
-    later = dict.fromkeys(_LATER.values())
-    return tuple(f"{kind.name} came with vLLM {kind.first}" for kind in later if not kind.speaks(dialect))
+def too_early(tree: SourceTree) -> tuple[str, ...]:
+    """The kinds of graphs that the protocol of a tree cannot express, each with the release that brought them."""
+    dialect, later = dialect_of(tree), dict.fromkeys(_LATER.values())
+    missing = (kind for kind in later if dialect is not None and not kind.speaks(dialect))
+    return tuple(f"{kind.name} came with vLLM {kind.first}" for kind in missing)
+
+
+def dialect_of(tree: SourceTree) -> Dialect | None:
+    """The dialect of a tree's protocol; None where `new` says what is wrong with it."""
+    with suppress(DiagnosticError):
+        return read_protocol(tree).dialect
+    return None
 
 
 @dataclass(frozen=True, slots=True)

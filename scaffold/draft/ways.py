@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TypeGuard
 
 from scaffold.cut import find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
-from scaffold.draft.subject import Subject
+from scaffold.draft.locate import Subject
 from scaffold.syntax import assigned_to, parents_of
 
 #: The whole model as an entry.
 ALL = "self.embed_multimodal(**inputs)"
 NOWHERE = Span("<draft>", 1, 1, 1, 1)
+#: Statements that leave a loop or a function.
+LEAVES = (ast.Break, ast.Continue, ast.Return)
 #: Around a list of embeddings they change nothing of it.
 _AS_LIST = {"tuple", "list", "extend"}
 
@@ -22,10 +23,10 @@ _AS_LIST = {"tuple", "list", "extend"}
 def handed_on(call: ast.AST, function: ast.AST) -> bool:
     """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
     parents = parents_of(function)
-    return all(_in_list(node, parents) for node in _uses(call, function, parents))
+    return all(_in_list(node, parents) for node in uses_of(call, function, parents))
 
 
-def _uses(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
+def uses_of(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
     """The call itself, or where the name stands that it is assigned to."""
     above = parents.get(id(call))
     names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
@@ -54,16 +55,12 @@ def unconditional(call: ast.AST, function: ast.AST) -> bool:
         tests = [above.test] if isinstance(above, (ast.If, ast.IfExp)) else []
         for block in (getattr(above, name, None) for name in ("body", "orelse")):
             if isinstance(block, list) and node in block:
-                tests += [other.test for other in block[: block.index(node)] if _may_return(other)]
+                before = (other for other in block[: block.index(node)] if isinstance(other, ast.If))
+                tests += [one.test for one in before if any(isinstance(inner, LEAVES) for inner in ast.walk(one))]
         if not all(_of_modality(test) for test in tests):
             return False
         node = above
     return True
-
-
-def _may_return(node: ast.AST) -> TypeGuard[ast.If]:
-    leaves = (ast.Return, ast.Continue, ast.Break)
-    return isinstance(node, ast.If) and any(isinstance(inner, leaves) for inner in ast.walk(node))
 
 
 def _of_modality(test: ast.expr) -> bool:

@@ -87,21 +87,9 @@ class Recorder:
                 given,
                 tuple(_field(key, declared) for key, declared in fields.items()),
                 tuple(run.frames),
-                tuple(run.finished()),
+                tuple(run.calls),
                 tuple(run.leaves("", list(results))),
             )
-
-
-@dataclass
-class _Running:
-    """A call that has begun."""
-
-    part: nn.Module
-    name: str
-    frame: int | None
-    inside: int | None
-    arguments: tuple[Leaf, ...]
-    results: tuple[Leaf, ...] = ()
 
 
 @dataclass
@@ -111,7 +99,7 @@ class _Run:
     recorder: Recorder
     inputs: Mapping[str, Any]
     frames: list[Frame] = field(default_factory=list)
-    _calls: list[_Running] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     _stack: list[int] = field(default_factory=list)
     #: The frames of the last call, outermost first: the frame, its instruction, its index.
     _chain: list[tuple[FrameType, int, int]] = field(default_factory=list)
@@ -150,35 +138,22 @@ class _Run:
         @wraps(forward)
         def tell(*args: Any, **kwargs: Any) -> Any:
             with self.recorder.unwatched():
-                index = self._begin(name, part, forward, args, kwargs)
+                frame, inside = self._frame(sys._getframe(1)), self._stack[-1] if self._stack else None
+                given = [leaf for at, value in _bound(forward, args, kwargs) for leaf in self.leaves(at, value)]
+                index = len(self.calls)
+                self.calls.append(Call(name, _class(part), frame, inside, tuple(given), ()))
+                self._stack.append(index)
+                self._alive.append((args, kwargs))
             result = forward(*args, **kwargs)
             with self.recorder.unwatched():
-                self._end(index, result)
+                self._stack.pop()
+                self.calls[index] = replace(self.calls[index], results=tuple(self.leaves("", result)))
+                for path, tensor in _tensors("", result):
+                    self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
+                self._alive.append(result)
             return result
 
         return tell
-
-    def finished(self) -> Iterator[Call]:
-        for call in self._calls:
-            yield Call(call.name, _class(call.part), call.frame, call.inside, call.arguments, call.results)
-
-    def _begin(
-        self, name: str, part: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> int:
-        frame = self._frame(sys._getframe(2))
-        inside = self._stack[-1] if self._stack else None
-        arguments = [leaf for at, value in _bound(forward, args, kwargs) for leaf in self.leaves(at, value)]
-        self._stack.append(len(self._calls))
-        self._calls.append(_Running(part, name, frame, inside, tuple(arguments)))
-        self._alive.append((args, kwargs))
-        return self._stack[-1]
-
-    def _end(self, index: int, result: Any) -> None:
-        self._stack.pop()
-        self._calls[index].results = tuple(self.leaves("", result))
-        for path, tensor in _tensors("", result):
-            self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
-        self._alive.append(result)
 
     def _returned(self, frame: FrameType, event: str, result: Any) -> None:
         """Note the result of a function that waited for calls, at the frame that waited for it."""

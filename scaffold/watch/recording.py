@@ -38,6 +38,11 @@ class Source:
     of: str
     how: str
 
+    @property
+    def key(self) -> str:
+        """The input that it is, or is in."""
+        return self.of.partition("[")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -54,6 +59,11 @@ class Leaf:
     device: str = ""
     value: Any = None
     sources: tuple[Source, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The input that it is, or is in."""
+        return self.at.partition("[")[0]
 
     @property
     def is_tensor(self) -> bool:
@@ -118,14 +128,17 @@ class Batch:
     calls: tuple[Call, ...]
     results: tuple[Leaf, ...]
 
+    def given(self, key: str) -> list[Leaf]:
+        """The tensors of an input: itself, or those in it."""
+        return [leaf for leaf in self.inputs if leaf.key == key]
+
+    def chain(self, frame: int | None) -> list[int]:
+        """The indices of the frames from the entry to one, that included."""
+        return [*self.chain(self.frames[frame].caller), frame] if frame is not None else []
+
     def way(self, call: Call) -> tuple[Frame, ...]:
         """The frames from the entry to a call."""
-        found: list[Frame] = []
-        index = call.frame
-        while index is not None:
-            found.append(self.frames[index])
-            index = found[-1].caller
-        return tuple(reversed(found))
+        return tuple(self.frames[index] for index in self.chain(call.frame))
 
 
 @dataclass(frozen=True, slots=True)

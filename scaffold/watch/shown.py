@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from scaffold.watch.recording import Batch, Call, Field, Frame, Leaf, Recording
+from scaffold.watch.recording import Batch, Field, Frame, Leaf, Recording
 
 #: A part inside one of several in a list, or any but the first of these.
 _FURTHER = re.compile(r"\.\d+\.|\.[1-9]\d*$")
@@ -32,30 +32,15 @@ def _batch(batch: Batch) -> Iterator[str]:
     shown: set[int] = set()
     for number, call in enumerate(batch.calls):
         if not _FURTHER.search(call.part):
-            yield from _frames(batch, call, shown)
-            indent = "  " * (_depth(batch, call.frame) + 1)
+            chain = batch.chain(call.frame)
+            for depth, frame in enumerate(chain, start=1):
+                if frame not in shown:
+                    yield f"{'  ' * depth}{_frame(batch.frames[frame])}"
+            shown.update(chain)
+            indent = "  " * (len(chain) + 1)
             yield f"{indent}#{number} {call.part}: {_short(call.cls)}({_all(call.arguments)})"
             yield f"{indent}{' ' * len(str(number))}= {_all(call.results)}"
     yield f"  embeddings: {_all(batch.results)}"
-
-
-def _frames(batch: Batch, call: Call, shown: set[int]) -> Iterator[str]:
-    index = call.frame
-    new: list[int] = []
-    while index is not None and index not in shown:
-        new.append(index)
-        index = batch.frames[index].caller
-    for one in reversed(new):
-        shown.add(one)
-        yield f"{'  ' * _depth(batch, one)}{_frame(batch.frames[one])}"
-
-
-def _depth(batch: Batch, index: int | None) -> int:
-    depth = 0
-    while index is not None:
-        index = batch.frames[index].caller
-        depth += 1
-    return depth
 
 
 def _frame(frame: Frame) -> str:

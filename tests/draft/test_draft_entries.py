@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from scaffold.draft.integration import draft_integration
+from scaffold.draft.locate import subject_of
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import subject_of
 
 pytestmark = pytest.mark.trees
 

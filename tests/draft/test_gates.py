@@ -6,8 +6,8 @@ import pytest
 
 from scaffold.descriptor import shipped_names
 from scaffold.draft.gates import put_gate
+from scaffold.draft.locate import subject_of
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.subject import subject_of
 from scaffold.workflow import load_port
 
 GATED = {"cohere_compass", "qwen2_5_vl", "qwen3_vl"}

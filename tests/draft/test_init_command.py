@@ -442,11 +442,6 @@ class TestTerminal:
         assert "candidate: self.num_image_token" in shown
         assert "  k: self.num_image_token    # answered\n" in (tmp_path / "my.yaml").read_text()
 
-    def test_another_answer(self, tree, tmp_path):
-        code, shown = terminal(tree, tmp_path, "self.tokens\n")
-        assert code == 0, shown
-        assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
-
     def test_an_answer_that_cannot_be_is_asked_again(self, tree, tmp_path):
         code, shown = terminal(tree, tmp_path, "6o4\nself.tokens\n")
         assert code == 0, shown

@@ -59,30 +59,6 @@ def test_all_architectures(release_tree):
     assert "LlamaForCausalLM" not in found
 
 
-#: How a file may name a base of another module of the tree: the imports, and the base.
-BASES = {
-    "an alias": ("import vllm.model_executor.models.internvl as Q", "Q.InternVLChatModel"),
-    "a module": ("import vllm.model_executor.models.internvl", "vllm.model_executor.models.internvl.InternVLChatModel"),
-    "a module, after another": (
-        "import vllm.logger\nimport vllm.model_executor.models.internvl",
-        "vllm.model_executor.models.internvl.InternVLChatModel",
-    ),
-    "a member of a package": ("from vllm.model_executor.models import internvl as Q", "Q.InternVLChatModel"),
-    "a neighbour": ("from . import internvl", "internvl.InternVLChatModel"),
-}
-
-
-@pytest.mark.parametrize("case", BASES)
-def test_a_base_may_be_named_by_its_module(case, release_tree):
-    """The registered processor and `embed_multimodal` are the base's."""
-    imports, base = BASES[case]
-    file = "vllm/model_executor/models/heir.py"
-    tree = release_tree(RELEASE).with_files({file: f"{imports}\n\n\nclass Heir({base}):\n    pass\n".encode()})
-    model = locate(tree, Program(tree), f"{file}:Heir")
-    assert model.info is not None
-    assert (model.processor[1].name, model.info[1].name) == FOUND["InternVLChatModel"][1:]
-
-
 #: What is asked for, and of which release -> code, message, help, the place's file and what stands in its line.
 NOT_FOUND = {
     "it left vLLM before there were encoder graphs": (
@@ -120,7 +96,6 @@ NOT_FOUND = {
         "did you mean `Qwen2VLForConditionalGeneration` or `",
         ("registry.py", ""),
     ),
-    "half a name": (("InternVL", RELEASE), "VCG480", "", "did you mean `InternVLChatModel` or `", ("registry.py", "")),
     "a processor that cannot be followed": (
         ("Emu3ForConditionalGeneration", "0.30.0"),
         "VCG481",

@@ -5,23 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from changed_ports import path_of
+from changed_ports import document_of
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft import NoDraft, draft_descriptor
-from scaffold.verify.numeric import record_run
+from scaffold.draft import Draft, NoDraft, draft_descriptor
 from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
-from scaffold.workflow import recording_request
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
-Record = Callable[[str], Recording]
+Record, Drafts = Callable[[str], Recording], Callable[..., Draft]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 QWEN = "Qwen2_5_VLForConditionalGeneration"
 KIMI, MISTRAL, GLM_OCR = (
@@ -32,37 +29,61 @@ KIMI, MISTRAL, GLM_OCR = (
 
 
 @pytest.fixture(scope="module")
-def record(release_tree: Any) -> Record:
-    made: dict[str, Recording] = {}
+def draft(record: Record, release_tree: Any) -> Drafts:
+    """`draft(architecture)` from its own recording, or from another one."""
 
-    def get(architecture: str) -> Recording:
-        if architecture not in made:
-            made[architecture] = record_run(recording_request(release_tree("0.33.0"), architecture))
-        return made[architecture]
+    def make(name: str, recording: Recording | None = None, tree: Any = None, **options: Any) -> Draft:
+        return draft_descriptor(tree or release_tree("0.33.0"), name, recording or record(name), **options)
 
-    return get
+    return make
 
 
-@pytest.mark.parametrize(
-    ("architecture", "shipped"),
-    [(NEXT, "llava_next"), (ONEVISION, "llava_onevision")],
-)
-def test_units_are_those_of_the_shipped_descriptor(
-    architecture: str, shipped: str, record: Record, release_tree: Any
-) -> None:
-    """LLaVA-OneVision calls its tower for images in a method that gets it as an argument, and for videos at once."""
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    seen, known = yaml.safe_load(draft.text), yaml.safe_load(path_of(shipped).read_text("utf-8"))
-    for section in ("layout", "modalities", "fields", "pixels", "forward", "explicit", "output"):
-        assert seen.get(section) == known.get(section)
-    assert draft.questions == ()
+def values(found: Draft) -> dict[str, Any]:
+    said: dict[str, Any] = yaml.safe_load(found.text)
+    return said
+
+
+#: shipped descriptor -> what its draft has like it. No draft of the first five has a question.
+CUT = ("layout", "modalities", "fields", "pixels", "forward", "explicit", "output")
+ROWS = ("layout", "modalities", "fields", "item", "forward")
+SHIPPED = {
+    "llava_next": CUT,
+    # It calls its tower for images in a method that gets it as an argument, and for videos at once.
+    "llava_onevision": CUT,
+    # Images and videos, whose embeddings are rows of one method.
+    "internvl": ("layout", "modalities", "sizes", "let", "item", "pixels", "capture", "forward", "output"),
+    # Patches with a grid for a loop over layers, and images as they are for one call. The text and the tower of this
+    # tiny Mistral 3 are equally wide: embeddings are as wide as the text.
+    "kimi_vl": (*ROWS, "output"),
+    "mistral3": (*ROWS, "let", "output"),
+    # One of its batches has a blank crop, which the model leaves out, and an image without crops.
+    "deepseek_ocr2": ("layout", "modalities", "fields", "forward", "crops.pixels"),
+    # Units are patches in rows, behind an axis of 1.
+    "molmo2": ("modalities", "forward"),
+    # An image is several tiles of rows; a chunk may have frames, and then fewer tokens.
+    "lfm2_vl": ("modalities", "fields", "forward", "item.values"),
+    "kimi_k25": ("modalities", "fields", "forward", "item.values"),
+    # The encoder gets patches of an image, and a mask only where some have none.
+    "idefics3": ("modalities",),
+}
+
+
+@pytest.mark.parametrize("shipped", SHIPPED)
+def test_a_draft_is_like_the_shipped_descriptor(shipped: str, draft: Drafts) -> None:
+    known = document_of(shipped)
+    found = draft(known["model"].get("architecture", known["model"]["class"]))
+    seen = values(found)
+    for section, _, key in (name.partition(".") for name in SHIPPED[shipped]):
+        assert (seen.get(section) or {})[key] == known[section][key] if key else seen.get(section) == known.get(section)
+    assert seen["integration"]["test"]["image_prompt"]
+    assert found.questions == () or list(SHIPPED).index(shipped) > 4
 
 
 @pytest.mark.parametrize("architecture", [NEXT, KIMI])
-def test_comments_name_lines_that_show_a_value(architecture: str, record: Record, release_tree: Any) -> None:
+def test_comments_name_lines_that_show_a_value(architecture: str, draft: Drafts, release_tree: Any) -> None:
     """Every line exists, and a class stands where it is said to."""
     tree = release_tree("0.33.0")
-    text = draft_descriptor(tree, architecture, record(architecture)).text
+    text = draft(architecture).text
     places = re.findall(r"([\w/]+\.(?:py|md)):(\d+)", text)
     assert len(places) >= 10
     for file, line in places:
@@ -79,41 +100,27 @@ def test_comments_name_lines_that_show_a_value(architecture: str, record: Record
         ("JinaVLForRanking", "JinaVLForSequenceClassification inherits the port of Qwen2VLForConditionalGeneration"),
     ],
 )
-def test_a_port_of_the_class_or_of_a_base_is_said(
-    architecture: str, said: str, record: Record, release_tree: Any
-) -> None:
+def test_a_port_of_the_class_or_of_a_base_is_said(architecture: str, said: str, record: Record, draft: Drafts) -> None:
     recording = record(QWEN if "Jina" in architecture else architecture)
-    found = draft_descriptor(release_tree("0.33.0"), architecture, recording)
+    found = draft(architecture, recording)
     notes = [note.message for note in found.notes if note.code == "VCG485"]
     titles = [line for line in found.text.splitlines() if "which was not looked at" in line]
     assert titles == [f"# {words}, which was not looked at: `new` replaces it with --replace." for words in notes]
     assert [said in note for note in notes] == [True] * bool(said)
 
 
-def test_tiles_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
-    """InternVL of images and videos, whose embeddings are rows of one method; Gemma 3 projects them behind it."""
-    tree = release_tree("0.33.0")
-    seen, gemma = (
-        yaml.safe_load(draft_descriptor(tree, name, record(name)).text)
-        for name in ("InternVLChatModel", "Gemma3ForConditionalGeneration")
-    )
-    known = yaml.safe_load(path_of("internvl").read_text("utf-8"))
-    known["budget"].pop("why")
-    for section in ("layout", "modalities", "sizes", "let", "item", "pixels", "capture", "budget", "forward", "output"):
-        assert seen[section] == known[section]
+def test_tiles_that_are_projected_behind_a_method(draft: Drafts) -> None:
+    gemma = values(draft("Gemma3ForConditionalGeneration"))
     assert gemma["layout"] == "tiles"
     assert gemma["let"]["k"] == "self.config.mm_tokens_per_image"
     projected = "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))"
     assert gemma["forward"] == {"call": projected, "flatten": True}
 
 
-def test_the_smaller_port_comes_first_and_another_layout_on_request(record: Record, release_tree: Any) -> None:
+def test_the_smaller_port_comes_first_and_another_layout_on_request(draft: Drafts, release_tree: Any) -> None:
     """H2OVL's cut runs no code twice, so its port is smaller than that of the tiles that it is, too."""
-    tree, name = release_tree("0.33.0"), "H2OVLChatModel"
-    found = {
-        asked: yaml.safe_load(draft_descriptor(tree, name, record(name), layout=asked).text)
-        for asked in (None, "tiles")
-    }
+    name = "H2OVLChatModel"
+    found = {asked: values(draft(name, layout=asked)) for asked in (None, "tiles")}
     assert (found[None]["layout"], "explicit" in found[None]) == ("cut", True)
     assert (found["tiles"]["layout"], found["tiles"]["let"]["k"]) == ("tiles", "self.num_image_token")
 
@@ -127,19 +134,19 @@ def test_the_smaller_port_comes_first_and_another_layout_on_request(record: Reco
     ],
 )
 def test_embeddings_that_are_no_rows_of_a_call_are_a_cut(
-    change: Callable[[Leaf], Leaf], record: Record, release_tree: Any
+    change: Callable[[Leaf], Leaf], record: Record, draft: Drafts
 ) -> None:
     name = "InternVLChatModel"
     other = with_batches(record(name), lambda batch: replace(batch, results=tuple(map(change, batch.results))))
-    assert yaml.safe_load(draft_descriptor(release_tree("0.33.0"), name, other).text)["layout"] == "cut"
+    assert values(draft(name, other))["layout"] == "cut"
 
 
-def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
+def test_equal_numbers_are_asked_for(record: Record, draft: Drafts) -> None:
     """Where the text's configuration holds the side of an image, too, nothing in one recording tells which is meant."""
     recording = record(NEXT)
     side = recording.numbers["self.config.vision_config.image_size"]
     doubtful = replace(recording, numbers={**recording.numbers, "self.config.image_size": side})
-    [question] = draft_descriptor(release_tree("0.33.0"), NEXT, doubtful).open
+    [question] = draft(NEXT, doubtful).open
     assert question.key == "let.side"
     assert {one.value for one in question.candidates} >= {
         "self.config.vision_config.image_size",
@@ -161,59 +168,50 @@ def test_equal_numbers_are_asked_for(record: Record, release_tree: Any) -> None:
         ("AriaForConditionalGeneration", "let.columns", "self.config.vision_config.hidden_size"),
     ],
 )
-def test_equal_numbers_that_the_parts_tell_apart(
-    architecture: str, key: str, value: str, record: Record, release_tree: Any
-) -> None:
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
+def test_equal_numbers_that_the_parts_tell_apart(architecture: str, key: str, value: str, draft: Drafts) -> None:
+    found = draft(architecture)
     section, name = key.split(".")
-    assert yaml.safe_load(draft.text)[section][name] == value
-    assert draft.questions == ()
+    assert values(found)[section][name] == value
+    assert found.questions == ()
 
 
-def test_a_refusal_says_what_was_seen(record: Record, release_tree: Any) -> None:
+def test_a_refusal_says_what_was_seen(record: Record, draft: Drafts) -> None:
     """Kimi-VL, if nothing in its run told where the rows of an image end."""
     untold = changed(record(KIMI), "vision_tower.encoder.blocks.0", "cu_seqlens", value=None)
-    [problem] = refusal(release_tree("0.33.0"), untold)
+    [problem] = refusal(draft, untold)
     assert problem.code == "VCG483"
     assert "the encoder `vision_tower.encoder` is called once for 2 images (vllm/" in problem.message
 
 
-def test_a_run_on_no_images_gives_no_draft(record: Record, release_tree: Any) -> None:
+def test_a_run_on_no_images_gives_no_draft(record: Record, draft: Drafts) -> None:
     """Diffusion Gemma of 0.28: no inputs could be made."""
     with pytest.raises(NoDraft) as caught:
-        draft_descriptor(release_tree("0.33.0"), KIMI, replace(record(KIMI), batches=(), missing={"image": "odd"}))
+        draft(KIMI, replace(record(KIMI), batches=(), missing={"image": "odd"}))
     [problem] = caught.value.diagnostics
     assert (problem.code, problem.message) == ("VCG489", "no draft: the model ran on nothing: odd")
     assert "odd" in caught.value.start
 
 
-def test_a_call_that_gets_other_units_is_none(record: Record, release_tree: Any) -> None:
+def test_a_call_that_gets_other_units_is_none(record: Record, draft: Drafts) -> None:
     """Batches whose units do not all enter the call rule it out; a single one may hold what the model leaves out."""
 
     def more(batch: Batch) -> Batch:
         return replace(batch, inputs=(*batch.inputs, replace(batch.inputs[0], at="pixel_values[9]")))
 
     with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels"):
-        draft_descriptor(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), more))
+        draft(NEXT, with_batches(record(NEXT), more))
 
 
-def test_crops_are_those_of_the_shipped_descriptor(record: Record, release_tree: Any) -> None:
-    """One of its batches has a blank crop, which the model leaves out, and an image without crops."""
-    known = yaml.safe_load(Path("scaffold/descriptor/shipped/deepseek_ocr2.yaml").read_text("utf-8"))
-    architecture = "DeepseekOCR2ForCausalLM"
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    seen = yaml.safe_load(draft.text)
-    for section in ("layout", "modalities", "fields", "forward"):
-        assert seen[section] == known[section]
-    assert seen["crops"]["pixels"] == known["crops"]["pixels"]
-    [question] = draft.open
-    assert (question.key, question.candidates[0].value) == ("let.crop", str(known["let"]["image_size"]))
+def test_the_side_of_a_crop_is_asked_for(draft: Drafts) -> None:
+    [question] = draft("DeepseekOCR2ForCausalLM").open
+    known = document_of("deepseek_ocr2")["let"]
+    assert (question.key, question.candidates[0].value) == ("let.crop", str(known["image_size"]))
 
 
-def test_crops_that_one_call_gets(record: Record, release_tree: Any) -> None:
+def test_crops_that_one_call_gets(draft: Drafts) -> None:
     """StepVL's tower gets whole images and crops; other statements are between the calls of what follows it."""
     architecture = "StepVLForConditionalGeneration"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = values(draft(architecture))
     assert (seen["layout"], seen["forward"]) == ("crops", {"call": "self._get_vision_model_output(pixels)"})
     assert seen["crops"] == {"pixels": "patch_pixel_values", "shape": [3, "crop", "crop"]}
     # One batch has an image without crops. The processor declares no precomputed embeddings, and the model reads them.
@@ -221,25 +219,25 @@ def test_crops_that_one_call_gets(record: Record, release_tree: Any) -> None:
     assert seen["fields"]["image_embeds"] == "batched"
 
 
-def test_layers_of_a_list(record: Record, release_tree: Any) -> None:
+def test_layers_of_a_list(draft: Drafts) -> None:
     """Granite 4 takes some layers of a list, and joins them as columns. Its batches are padded to the most tiles."""
     architecture = "Granite4VisionForConditionalGeneration"
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
+    found = draft(architecture)
     table = {"table": "self._deepstack_layer_map", "column": 0}
-    assert yaml.safe_load(draft.text)["forward"] == {
+    assert values(found)["forward"] == {
         "call": "self._get_vision_hidden_states(pixels)",
         "layers": ["self._spatial_vision_layer", table],
     }
-    [question] = draft.open
+    [question] = found.open
     levels = "len(self._deepstack_layer_map) + len(self._spatial_target_layers)"
     assert [one.value for one in question.candidates] == [f"self.config.text_config.hidden_size * ({levels})"]
 
 
-def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> None:
+def test_a_loop_in_a_method_of_the_model(draft: Drafts) -> None:
     """MiniCPM-V 4.6 goes over the layers of its encoder in two loops, on units that it pads to the longest."""
     architecture = "MiniCPMV4_6ForConditionalGeneration"
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    seen = yaml.safe_load(draft.text)
+    found = draft(architecture)
+    seen = values(found)
     assert seen["forward"]["loop"] == "self.vpm.encoder.layers"
     assert seen["forward"]["call"] == "self.forward_layers(pixels, self.config.insert_layer_id, mask)"
     assert seen["forward"]["with"] == {"mask": "additive"}
@@ -248,7 +246,7 @@ def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> N
         "video": "video_pixel_values",
     }
     side = "self.config.image_size // patch"
-    asked = {question.key: question.candidates[0].value for question in draft.open}
+    asked = {question.key: question.candidates[0].value for question in found.open}
     assert asked["let.rows"] == f"{side} * ({side} + 1)"
 
 
@@ -266,62 +264,48 @@ def test_a_loop_in_a_method_of_the_model(record: Record, release_tree: Any) -> N
         ),
     ],
 )
-def test_a_loop_that_hands_on_something_else(before: str, after: str, record: Record, release_tree: Any) -> None:
+def test_a_loop_that_hands_on_something_else(
+    before: str, after: str, record: Record, draft: Drafts, release_tree: Any
+) -> None:
     architecture, file = "MiniCPMV4_6ForConditionalGeneration", "vllm/model_executor/models/minicpmv4_6.py"
     tree = release_tree("0.33.0")
     text = tree.read(file)
     assert before in text
     changed = tree.with_files({file: text.replace(before, after).encode()})
-    assert {one.code for one in refusal(changed, record(architecture), architecture)} == {"VCG483"}
+    assert {one.code for one in refusal(draft, record(architecture), architecture, changed)} == {"VCG483"}
 
 
-def test_units_that_a_model_makes(record: Record, release_tree: Any) -> None:
+def test_units_that_a_model_makes(draft: Drafts) -> None:
     """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
-    known = yaml.safe_load(Path("scaffold/descriptor/shipped/idefics3.yaml").read_text("utf-8"))
-    architecture = "Idefics3ForConditionalGeneration"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
-    assert seen["modalities"] == known["modalities"]
+    seen = values(draft("Idefics3ForConditionalGeneration"))
     assert seen["forward"]["with"] == {"attention_mask": "absent"}
     assert seen["forward"]["unit"][0] == "(side // self.config.vision_config.patch_size) ** 2"
 
 
-def test_units_behind_a_batch_axis(record: Record, release_tree: Any) -> None:
-    """Molmo 2's units are patches in rows, behind an axis of 1."""
-    known = yaml.safe_load(Path("scaffold/descriptor/shipped/molmo2.yaml").read_text("utf-8"))
-    architecture = "Molmo2ForConditionalGeneration"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
-    assert (seen["modalities"], seen["forward"]) == (known["modalities"], known["forward"])
-
-
 @pytest.mark.parametrize(("architecture", "single"), [("PaliGemmaForConditionalGeneration", True), (NEXT, False)])
-def test_an_explicit_port_of_items_of_one_unit(
-    architecture: str, single: bool, record: Record, release_tree: Any
-) -> None:
+def test_an_explicit_port_of_items_of_one_unit(architecture: str, single: bool, draft: Drafts) -> None:
     """An image of PaliGemma is one unit, one of LLaVA-NeXT has several; the projectors keep the number of patches."""
-    section = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)[
-        "explicit"
-    ]
+    section = values(draft(architecture))["explicit"]
     assert section["call"].startswith("self.multi_modal_projector(self.")
     assert section["tokens"] == "(side // self.config.vision_config.patch_size) ** 2"
     assert section.get("single", False) is single
 
 
-def test_what_a_model_refuses_is_no_input(record: Record, release_tree: Any) -> None:
+def test_what_a_model_refuses_is_no_input(draft: Drafts) -> None:
     """Cohere2 Vision's processor declares precomputed embeddings, and the model asserts that there are none."""
-    architecture = "Cohere2VisionForConditionalGeneration"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = values(draft("Cohere2VisionForConditionalGeneration"))
     assert seen["fields"] == {"pixel_values": {"sizes": "num_patches"}, "num_patches": "batched"}
 
 
-def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(record: Record, release_tree: Any) -> None:
+def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(draft: Drafts) -> None:
     """Llama 4 shuffles four patches into a token: their number is none of tokens, and items that fit got no graph."""
     architecture = "Llama4ForConditionalGeneration"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = values(draft(architecture))
     assert seen["layout"] == "cut"
     assert "explicit" not in seen
 
 
-def test_no_explicit_port_of_units_that_a_model_changes(record: Record, release_tree: Any) -> None:
+def test_no_explicit_port_of_units_that_a_model_changes(record: Record, draft: Drafts) -> None:
     """Units in other memory than the pixels are none that a port can hand over."""
 
     def made(batch: Batch) -> Batch:
@@ -333,21 +317,21 @@ def test_no_explicit_port_of_units_that_a_model_changes(record: Record, release_
         )
         return replace(batch, calls=calls, frames=frames)
 
-    draft = draft_descriptor(release_tree("0.33.0"), NEXT, with_batches(record(NEXT), made))
-    assert "explicit" not in yaml.safe_load(draft.text)
+    found = draft(NEXT, with_batches(record(NEXT), made))
+    assert "explicit" not in values(found)
 
 
 # -- packed ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shipped", ["qwen2_5_vl", "ernie45_vl"])
-def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: Record, release_tree: Any) -> None:
+def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, draft: Drafts) -> None:
     """Frames and windows are sequences of Qwen2.5-VL. A part of ERNIE runs after the graph."""
-    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
+    known = document_of(shipped)
     architecture, answers = known["model"]["class"], {"budget.min": "64", "capture.side_limit": "8192"}
     answers |= {"buffers": "[rotary_pos_emb]"} if shipped == "ernie45_vl" else {}
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture), answers)
-    seen = yaml.safe_load(draft.text)
+    found = draft(architecture, answers=answers)
+    seen = values(found)
     for section in ("model", "layout", "sizes", "item", "buffers"):
         assert seen[section] == known[section]
     assert seen["let"]["m"] == known["let"]["m"]
@@ -357,7 +341,7 @@ def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: R
         assert seen["modalities"][name].items() >= {key: one[key] for key in one if key != "why"}.items()
     for name, one in known["attention"].items():
         assert seen["attention"][name].items() >= {k: one[k] for k in ("unit", "offsets", "max")}.items()
-    asked = {question.key: [one.value for one in question.candidates] for question in draft.open}
+    asked = {question.key: [one.value for one in question.candidates] for question in found.open}
     if "window" in known["attention"]:
         assert asked == {f"attention.window.{key}": [known["attention"]["window"][key]] for key in ("count", "longest")}
     else:
@@ -367,13 +351,13 @@ def test_packed_rows_are_those_of_the_shipped_descriptor(shipped: str, record: R
         ]
 
 
-def test_a_grid_that_the_tower_does_not_get(record: Record, release_tree: Any) -> None:
+def test_a_grid_that_the_tower_does_not_get(record: Record, draft: Drafts) -> None:
     """Qwen2.5-VL's rows without their grid are no packed rows, and its rows of windows are none of one encoder."""
     other = changed(record(QWEN), "visual", "grid_thw", value=[[1, 2, 2]])
-    assert all(one.code == "VCG483" for one in refusal(release_tree("0.33.0"), other, QWEN))
+    assert all(one.code == "VCG483" for one in refusal(draft, other, QWEN))
 
 
-def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, release_tree: Any) -> None:
+def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, draft: Drafts) -> None:
     """Offsets that skip the end of a frame are no frames, no items and no windows of them."""
 
     def odd(leaf: Leaf) -> Leaf:
@@ -383,16 +367,16 @@ def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, releas
         return replace(frame, values=tuple(map(odd, frame.values)))
 
     doubtful = with_batches(record(QWEN), lambda batch: replace(batch, frames=tuple(map(other, batch.frames))))
-    asked = {one.key for one in draft_descriptor(release_tree("0.33.0"), QWEN, doubtful).open}
+    asked = {one.key for one in draft(QWEN, doubtful).open}
     assert "attention.full.unit" in asked
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def refusal(tree: Any, recording: Recording, architecture: str = KIMI) -> tuple[Diagnostic, ...]:
+def refusal(draft: Drafts, recording: Recording, architecture: str = KIMI, tree: Any = None) -> tuple[Diagnostic, ...]:
     with pytest.raises(DiagnosticError) as met:
-        draft_descriptor(tree, architecture, recording)
+        draft(architecture, recording, tree)
     return tuple(met.value.diagnostics)
 
 
@@ -412,42 +396,9 @@ def with_batches(recording: Recording, change: Callable[[Batch], Batch]) -> Reco
     return replace(recording, batches=tuple(map(change, recording.batches)))
 
 
-@pytest.mark.parametrize(("architecture", "shipped"), [(KIMI, "kimi_vl"), (MISTRAL, "mistral3")])
-def test_rows_are_those_of_the_shipped_descriptor(
-    architecture: str, shipped: str, record: Record, release_tree: Any
-) -> None:
-    """Kimi-VL gives patches with a grid to a loop over layers, Mistral 3 images as they are to one call."""
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    assert "drafted from a run in vLLM 0.33.0" in draft.text
-    seen = yaml.safe_load(draft.text)
-    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
-    for section in ("layout", "modalities", "fields", "item", "forward"):
-        assert seen[section] == known[section]
-    assert seen["let"] == {"p": "self.config.vision_config.patch_size"}
-    # The text and the tower of this tiny Mistral 3 are equally wide: embeddings are as wide as the text.
-    assert seen["output"] == {"hidden_size": "self.config.text_config.hidden_size"}
-    assert draft.questions == ()
-
-
-@pytest.mark.parametrize("shipped", ["lfm2_vl", "kimi_k25"])
-def test_rows_of_units_and_of_chunks(shipped: str, record: Record, release_tree: Any) -> None:
-    """An image of LFM2-VL is several tiles of rows; a chunk of Kimi-K2.5 may have frames, and then fewer tokens."""
-    known = yaml.safe_load(Path(f"scaffold/descriptor/shipped/{shipped}.yaml").read_text("utf-8"))
-    architecture = {"lfm2_vl": "Lfm2VlForConditionalGeneration"}.get(shipped, known["model"]["class"])
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
-    assert (seen["modalities"], seen["fields"], seen["forward"]) == tuple(
-        known[section] for section in ("modalities", "fields", "forward")
-    )
-    assert seen["item"]["values"] == known["item"]["values"]
-    assert seen["integration"]["test"]["image_prompt"]
-
-
-def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: Any) -> None:
+def test_rows_of_masks_tables_and_several_results(draft: Drafts) -> None:
     """Phi-4 pads items to one length and takes one layer of several. The grids of Ovis 2.5 are tables."""
-    tree = release_tree("0.33.0")
-    phi, ovis = (
-        yaml.safe_load(draft_descriptor(tree, name, record(name)).text) for name in ("Phi4ForCausalLMV", "Ovis2_5")
-    )
+    phi, ovis = (values(draft(name)) for name in ("Phi4ForCausalLMV", "Ovis2_5"))
     assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
     assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
     single = "2 + 1 * (1 - min(1, h * w // (self.config.vit_config.hidden_stride ** 2 + 1)))"
@@ -456,40 +407,40 @@ def test_rows_of_masks_tables_and_several_results(record: Record, release_tree: 
 
 
 @pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
-def test_the_entry_serves_images_alone(architecture: str, record: Record, release_tree: Any) -> None:
+def test_the_entry_serves_images_alone(architecture: str, draft: Drafts) -> None:
     """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
-    seen = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
+    seen = draft(architecture)
     entry = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
-    assert yaml.safe_load(seen.text)["modalities"]["image"]["entry"] == entry
+    assert values(seen)["modalities"]["image"]["entry"] == entry
 
 
-def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, release_tree: Any) -> None:
-    recording, tree = record(GLM_OCR), release_tree("0.33.0")
-    seen = yaml.safe_load(draft_descriptor(tree, GLM_OCR, recording).text)
+def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, draft: Drafts) -> None:
+    recording = record(GLM_OCR)
+    seen = values(draft(GLM_OCR, recording))
     width = "self.visual.patch_embed.proj.input_size"
     assert seen["let"] == {"width": width}
     assert seen["item"]["shape"] == ["h * w", "width"]
     other = "self.visual.patch_embed.input_size"
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
-    asked = {question.key: question for question in draft_descriptor(tree, GLM_OCR, doubtful).open}
+    asked = {question.key: question for question in draft(GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
 
 
-def test_an_encoder_that_is_called_for_each_image(record: Record, release_tree: Any) -> None:
+def test_an_encoder_that_is_called_for_each_image(draft: Drafts) -> None:
     """DeepSeek V4 calls its encoder image by image, and gets a grid of tokens and their order, too."""
     architecture, merge = "DeepseekV4ForConditionalGeneration", "self.config.vision_downsample_ratio"
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    seen = yaml.safe_load(draft.text)
+    found = draft(architecture)
+    seen = values(found)
     assert seen["forward"] == {"encoder": "self.vision", "loop": "self.blocks", "per_item": True}
     assert seen["item"]["values"] == {"vit_grid": ["h", "w"], "llm_grid": [f"h // {merge}", f"w // {merge}"]}
     assert seen["item"]["zeros"] == {"perm": [f"(h // {merge}) * (w // {merge})"]}
-    assert (seen["let"], draft.questions) == ({"p": "self.config.vision_patch_size"}, ())
+    assert (seen["let"], found.questions) == ({"p": "self.config.vision_patch_size"}, ())
 
 
-def test_entries_of_tokens(record: Record, release_tree: Any) -> None:
+def test_entries_of_tokens(draft: Drafts) -> None:
     """An image of DeepSeek V4.1 has a kind for each token, and more of them: a function makes these of its grid."""
     architecture = "DeepseekV41ForCausalLM"
-    seen = yaml.safe_load(draft_descriptor(release_tree("0.33.0"), architecture, record(architecture)).text)
+    seen = values(draft(architecture))
     assert seen["fields"]["types"] == {"sizes": "llm_grid"}
     made = {"module": "vllm.models.deepseek_v41.common.mm_preprocess", "function": "image_token_types"}
     assert seen["item"]["tokens"] == {"input": "types", "count": "h * w + h + 2", **made}
@@ -504,42 +455,45 @@ def test_entries_of_tokens(record: Record, release_tree: Any) -> None:
         "DeepseekV4VLImageProcessor(n_llm_h, n_llm_w)",
     ],
 )
-def test_entries_of_tokens_that_no_function_of_the_grid_makes(call: str, record: Record, release_tree: Any) -> None:
+def test_entries_of_tokens_that_no_function_of_the_grid_makes(
+    call: str, record: Record, draft: Drafts, release_tree: Any
+) -> None:
     architecture, tree = "DeepseekV41ForCausalLM", release_tree("0.33.0")
     file, old = "vllm/models/deepseek_v41/common/mm_preprocess.py", "image_token_types(n_llm_h, n_llm_w)"
     text = tree.read(file)
     assert text.count(old) == 1
     changed_tree = tree.with_files({file: text.replace(old, call).encode()})
-    problems = refusal(changed_tree, record(architecture), architecture)
+    problems = refusal(draft, record(architecture), architecture, changed_tree)
     assert "no input holds the lengths of the items of `types`" in problems[0].message
 
 
-def test_rows_of_calls_that_no_grid_says(record: Record, release_tree: Any) -> None:
+def test_rows_of_calls_that_no_grid_says(record: Record, draft: Drafts) -> None:
     """DeepSeek V4, if its grid said other rows than its calls get."""
     architecture = "DeepseekV4ForConditionalGeneration"
 
     def other(batch: Batch) -> Batch:
         return replace(batch, inputs=tuple(replace(one, value=[[5, 5]] * 9) for one in batch.inputs))
 
-    problems = refusal(release_tree("0.33.0"), with_batches(record(architecture), other), architecture)
+    problems = refusal(draft, with_batches(record(architecture), other), architecture)
     assert "the encoder `vision` is called 2 times for 2 images" in problems[0].message
 
 
-def test_layers_in_a_part_that_only_holds_them(record: Record, release_tree: Any) -> None:
+def test_layers_in_a_part_that_only_holds_them(draft: Drafts) -> None:
     """LLaVA-OneVision 2's tower loops over the layers of another part, with a row of integers for each of its rows."""
     architecture, own = "LlavaOnevision2ForConditionalGeneration", "self.visual.embeddings"
-    draft = draft_descriptor(release_tree("0.33.0"), architecture, record(architecture))
-    seen = yaml.safe_load(draft.text)
+    found = draft(architecture)
+    seen = values(found)
     assert seen["forward"] == {"encoder": "self.visual", "loop": "self.encoder.layers"}
     assert seen["let"] == {"width": f"{own}.in_channels * {own}.patch_size ** 2"}
     assert seen["item"]["zeros"] == {"patch_positions": ["h * w", 3]}
-    assert draft.questions == ()
+    assert found.questions == ()
 
 
-def test_two_sides_of_a_patch_are_asked_for(record: Record, release_tree: Any) -> None:
+def test_two_sides_of_a_patch_are_asked_for(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
+    assert values(draft(KIMI))["let"] == {"p": "self.config.vision_config.patch_size"}
     doubtful = replace(recording, numbers={**recording.numbers, "self.config.patch_size": 4})
-    [question] = draft_descriptor(release_tree("0.33.0"), KIMI, doubtful).open
+    [question] = draft(KIMI, doubtful).open
     assert question.key == "let.p"
     assert {one.value for one in question.candidates} >= {
         "self.config.patch_size",
@@ -547,7 +501,7 @@ def test_two_sides_of_a_patch_are_asked_for(record: Record, release_tree: Any) -
     }
 
 
-def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_tree: Any) -> None:
+def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
     numbers = {path: number for path, number in recording.numbers.items() if "merge" not in path}
 
@@ -557,7 +511,7 @@ def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, release_
         return replace(batch, results=tuple(replace(leaf, shape=(count, 32)) for leaf, count in results))
 
     single = replace(with_batches(recording, whole), numbers=numbers)
-    [question] = draft_descriptor(release_tree("0.33.0"), KIMI, single).open
+    [question] = draft(KIMI, single).open
     assert (question.key, [one.value for one in question.candidates]) == ("item.merge", ["1"])
 
 
@@ -565,15 +519,15 @@ ENCODER = "vision_tower.encoder"
 LAYER = f"{ENCODER}.blocks.0"
 
 
-def test_an_argument_that_no_buffer_holds(record: Record, release_tree: Any) -> None:
+def test_an_argument_that_no_buffer_holds(record: Record, draft: Drafts) -> None:
     odd = changed(record(KIMI), LAYER, "rope_freqs_cis", shape=(7, 12))
-    [problem] = refusal(release_tree("0.33.0"), odd)
+    [problem] = refusal(draft, odd)
     assert "`rope_freqs_cis` of the layer `vision_tower.encoder.blocks.0` is neither rows, offsets" in problem.message
     assert problem.span is not None
     assert problem.span.file.endswith("moonvit.py")
 
 
-def test_a_result_that_goes_past_the_next_layer(record: Record, release_tree: Any) -> None:
+def test_a_result_that_goes_past_the_next_layer(record: Record, draft: Drafts) -> None:
     """Features of a layer that another part gets, too, such as those of several depths."""
 
     def deep(batch: Batch) -> Batch:
@@ -581,11 +535,11 @@ def test_a_result_that_goes_past_the_next_layer(record: Record, release_tree: An
         features = replace(layer.arguments[0], sources=(Source(f"#{number}", "same"),))
         return replace(batch, calls=(*batch.calls, replace(layer, part="deep", arguments=(features,))))
 
-    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), deep))
+    [problem] = refusal(draft, with_batches(record(KIMI), deep))
     assert f"`deep` gets the result of the layer `{LAYER}`, beside the next" in problem.message
 
 
-def test_two_encoders_that_are_told_where_rows_end(record: Record, release_tree: Any) -> None:
+def test_two_encoders_that_are_told_where_rows_end(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
 
     def twice(batch: Batch) -> Batch:
@@ -594,16 +548,16 @@ def test_two_encoders_that_are_told_where_rows_end(record: Record, release_tree:
 
     second = [replace(one, name=one.name.replace("vision_tower", "second")) for one in recording.repeated]
     both = replace(with_batches(recording, twice), repeated=(*recording.repeated, *second))
-    [problem] = refusal(release_tree("0.33.0"), both)
+    [problem] = refusal(draft, both)
     assert "`vision_tower.encoder` and `second.encoder` (vllm/" in problem.message
 
 
-def test_layers_that_run_twice(record: Record, release_tree: Any) -> None:
+def test_layers_that_run_twice(record: Record, draft: Drafts) -> None:
     def again(batch: Batch) -> Batch:
         calls = [one for one in batch.calls if one.part.endswith("blocks.1")]
         return replace(batch, calls=(*batch.calls, *calls))
 
-    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), again))
+    [problem] = refusal(draft, with_batches(record(KIMI), again))
     assert "the layer `vision_tower.encoder.blocks.1` is called 2 times" in problem.message
 
 
@@ -621,17 +575,17 @@ def test_layers_that_run_twice(record: Record, release_tree: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_no_item_of_rows_says(
-    change: Callable[[Batch], Batch], message: str, record: Record, release_tree: Any
+    change: Callable[[Batch], Batch], message: str, record: Record, draft: Drafts
 ) -> None:
-    [problem] = refusal(release_tree("0.33.0"), with_batches(record(KIMI), change))
+    [problem] = refusal(draft, with_batches(record(KIMI), change))
     assert message in problem.message
 
 
-def test_a_release_without_graphs_of_rows(record: Record, release_tree: Any) -> None:
-    [problem] = refusal(release_tree("0.22.0"), record(KIMI))
+def test_a_release_without_graphs_of_rows(record: Record, draft: Drafts, release_tree: Any) -> None:
+    [problem] = refusal(draft, record(KIMI), tree=release_tree("0.22.0"))
     assert "this release has no graphs of rows" in problem.message
 
 
-def test_a_release_without_graphs_of_cuts(record: Record, release_tree: Any) -> None:
-    [problem] = refusal(release_tree("0.21.0"), record(NEXT), NEXT)
+def test_a_release_without_graphs_of_cuts(record: Record, draft: Drafts, release_tree: Any) -> None:
+    [problem] = refusal(draft, record(NEXT), NEXT, release_tree("0.21.0"))
     assert "this release has no graphs of cuts" in problem.message

@@ -26,19 +26,6 @@ KIMI = "KimiVLForConditionalGeneration"
 Record = Callable[[str], Recording]
 
 
-@pytest.fixture(scope="module")
-def record(release_tree: Any) -> Record:
-    """`record(architecture)`, each once; all of them share one import of the tree."""
-    made: dict[str, Recording] = {}
-
-    def get(architecture: str) -> Recording:
-        if architecture not in made:
-            made[architecture] = record_run(recording_request(release_tree(RELEASE), architecture))
-        return made[architecture]
-
-    return get
-
-
 def call(batch: Batch, part: str) -> Call:
     [found] = [one for one in batch.calls if one.part == part]
     return found
