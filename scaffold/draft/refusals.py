@@ -23,6 +23,18 @@ def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
     )
 
 
+def beyond_context(tree: SourceTree, place: SourceLine, tokens: int) -> Diagnostic:
+    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467)."""
+    return Diagnostic(
+        "VCG467",
+        f"an item has {tokens} tokens in the recording, and vLLM chooses no budget above the context, which counts the "
+        "decoder's tokens alone",
+        tree.span(place.file, place.line),
+        f"give vLLM budgets: --compilation-config '{{\"encoder_cudagraph_token_budgets\": [{tokens}]}}'",
+        Severity.WARNING,
+    )
+
+
 def left_out(tree: SourceTree, place: SourceLine, name: str, reason: str) -> Diagnostic:
     """That a modality is not drafted (VCG484)."""
     return Diagnostic(

@@ -205,7 +205,7 @@ def _multimodal_config() -> Any:
     from vllm.config.multimodal import MultiModalConfig
 
     made = MultiModalConfig()
-    limits = {"image": 8, "video": 8, "vision_chunk": 8}  # a host leaves out the towers of others
+    limits = {"image": 8, "video": 8, "vision_chunk": 8, "audio": 8}  # a host leaves out the towers of others
     for name, value in {
         "mm_encoder_only": True,  # what belongs to the language model is built on the meta device and replaced
         "mm_device_do_normalize": False,  # an engine switches it off for classes that do not support it
