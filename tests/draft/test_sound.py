@@ -60,6 +60,13 @@ def test_masks_of_one_shape_and_other_lengths_are_told_apart() -> None:
     assert signature(item(100)) == signature(item(100)) != signature(item(101))
 
 
+def test_bench_and_profile_refuse_sound() -> None:
+    from scaffold.measure.subject import NoSubject, Subject
+
+    with pytest.raises(NoSubject, match="its items are sound"):
+        Subject("whisper", "whisper", "WhisperForConditionalGeneration", ("audio",))
+
+
 @pytest.mark.trees
 @pytest.mark.lab
 def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree: Any, tmp_path: Any) -> None:
