@@ -60,6 +60,25 @@ def test_masks_of_one_shape_and_other_lengths_are_told_apart() -> None:
     assert signature(item(100)) == signature(item(100)) != signature(item(101))
 
 
+class Heard:
+    def get_supported_mm_limits(self) -> dict[str, int | None]:
+        return {"audio": None}
+
+
+class SeenAndHeard:
+    def get_supported_mm_limits(self) -> dict[str, int | None]:
+        return {"image": 1, "audio": None}
+
+
+@pytest.mark.parametrize(("info", "alone"), [(Heard, True), (SeenAndHeard, False), (object, False), (None, False)])
+def test_only_a_model_of_sound_alone_gets_its_audio_tower(info: Any, alone: bool) -> None:
+    """That of a model with images, too, would be built for nothing."""
+    from scaffold.verify.numeric.automatic.host import has_sound_alone
+
+    factory = type("Factory", (), {"info": info})
+    assert has_sound_alone(type("Host", (), {"_processor_factory": factory})) is alone
+
+
 def test_bench_and_profile_refuse_sound() -> None:
     from scaffold.measure.subject import NoSubject, Subject
 
