@@ -90,11 +90,15 @@ def test_bench_and_profile_refuse_sound() -> None:
 @pytest.mark.lab
 def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree: Any, tmp_path: Any) -> None:
     tree = release_tree("0.33.0")
-    draft = draft_descriptor(tree, MODEL, record_run(recording_request(tree, MODEL)))
+    recording = record_run(recording_request(tree, MODEL))
+    draft = draft_descriptor(tree, MODEL, recording)
     seen = yaml.safe_load(draft.text)
     assert draft.questions == ()
     assert {key: seen[key] for key in SHOWN} == SHOWN
     assert "integration" not in seen
+    assert "VCG467" not in {note.code for note in draft.notes}
+    crossed = replace(recording, configuration={**recording.configuration, "is_encoder_decoder": True})
+    assert "VCG467" in {note.code for note in draft_descriptor(tree, MODEL, crossed).notes}
 
     port = load_descriptor_text(draft.text, str(tmp_path / "sound.yaml"))
     [request] = numeric_requests(port, tree)
