@@ -10,12 +10,13 @@ from measured import RESULTS, Page, bullets, document, load, picture, table
 
 from scaffold.measure.pictures import BLUE, GREEN, GREY, ORANGE, stacked_bars
 
-#: How a refusal of models without vision begins.
-NO_VISION = "VCG486"
 _CODE, _BEYOND = "VCG483: ", "the model is beyond the layouts: "
 
 #: Layouts whose port in a tree runs the model's own code again for each batch.
 _TWICE = ("cut", "rows", "crops")
+
+#: The columns of a table of ports (`done`).
+_COLUMNS = ["architecture", "port in the release", "layout", "questions", "numerical proof", "configuration"]
 
 Row = Mapping[str, Any]
 
@@ -80,7 +81,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
     kept = seeing(rows)
     ported = [row for row in kept if row["static"] == "proven"]
     refused = [row for row in kept if row["static"] != "proven"]
-    blind = [f"`{row['architecture']}`" for row in rows if row not in kept]
+    heard = [row for row in rows if row not in kept]
     parts = [
         f"## vLLM {result['release'].removesuffix('.0')}",
         f"Run on {result['date']}. The release has {len(rows)} multimodal architectures, {len(kept)} of them with "
@@ -99,14 +100,7 @@ def section(result: Mapping[str, Any]) -> list[str]:
         ),
         "### Ported",
         table(
-            [
-                "architecture",
-                "port in the release",
-                "layout",
-                "questions",
-                "numerical proof",
-                "configuration",
-            ],
+            _COLUMNS,
             map(done, ported),
         ),
     ]
@@ -119,13 +113,20 @@ def section(result: Mapping[str, Any]) -> list[str]:
             reasons([row | {"reason": row["reason"].partition(": ")[2]} for row in asked]),
         ]
     parts += ["### Refused", reasons([row for row in refused if row not in asked])]
-    parts += ["### Without images and videos", f"{', '.join(blind)}."] if blind else []
+    if heard:
+        ported = [row for row in heard if row["static"] == "proven"]
+        parts += [
+            "### Without images and videos",
+            "These have sound alone. The counts above are without them.",
+            *([table(_COLUMNS, map(done, ported))] if ported else []),
+            reasons([row for row in heard if row not in ported]),
+        ]
     return parts
 
 
 def seeing(rows: Iterable[Row]) -> list[Row]:
     """The rows of models with images or videos."""
-    return [row for row in rows if not row["reason"].startswith(NO_VISION)]
+    return [row for row in rows if not row.get("sound")]
 
 
 def split(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:

@@ -17,7 +17,8 @@ benchmarks/results/reach_RELEASE.json after each row, so that an interrupted run
 
 A row is `proven` or `refused` statically and `pass`, `fail` or `none` (not run, or nothing there to build the model)
 numerically. `code` is the hash of what is generated, `verified` that of what was verified: where they differ, the
-number is outdated and shown as such. As in the matrix, a changed lab outdates nothing: run --again.
+number is outdated and shown as such. As in the matrix, a changed lab outdates nothing: run --again. A row has `sound`
+where the model has neither images nor videos.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def survey(tree: SourceTree, name: str, folder: Path | None = None) -> tuple[dic
         "static": "refused", "numeric": "none", "checks": 0, "seconds": 0.0, "reason": "", "code": "", "verified": "",
         "config": "", "guessed": [],
     }  # fmt: skip
+    if hears(tree, name):
+        row["sound"] = True
     proven = None
     try:
         proven = _port(tree, name, row, folder)
@@ -125,6 +128,14 @@ def code_of(changed: Iterable[FileChange]) -> str:
     return fingerprint(
         {change.path: change.after for change in changed if change.after and change.path.startswith("vllm/")}
     )
+
+
+def hears(tree: SourceTree, name: str) -> bool:
+    """Whether an architecture has sound, and neither images nor videos."""
+    from scaffold.draft.locate import subject_of
+    from scaffold.draft.unportable import offered
+
+    return set(offered(subject_of(tree, name))) == {"audio"}
 
 
 def _has_port(tree: SourceTree, name: str) -> bool:

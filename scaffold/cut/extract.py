@@ -120,7 +120,7 @@ class Form:
     call: Call | None
     after: str | None
     asked: Span
-    encode: str = ENCODE_METHODS[False]
+    encode: str = ENCODE_METHODS["patch"]
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:

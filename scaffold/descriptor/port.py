@@ -92,7 +92,9 @@ from scaffold.diagnostics import Diagnostic, Span
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MODALITIES = {"image": "still images", "video": "videos: an item is several frames"}
+VISUAL = {"image": "still images", "video": "videos: an item is several frames"}
+#: A cut needs to know nothing of what its units are.
+MODALITIES = VISUAL | {"audio": "sound: an item is one or several chunks of its spectrum"}
 
 #: vLLM's attention of encoders, which takes cumulative offsets.
 ATTENTION = "MMEncoderAttention"
@@ -126,8 +128,8 @@ LOOP_METHOD = "forward_layers"
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
 
-#: The method that a graph of an explicit port holds, by whether an item is one unit.
-ENCODE_METHODS = {False: "_encode_patches", True: "_encode_images"}
+#: The method that a graph of an explicit port holds, by what a unit is: a patch of an item, or an item of a modality.
+ENCODE_METHODS = {"patch": "_encode_patches", **{name: f"_encode_{name}s" for name in (*MODALITIES, CHUNK)}}
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
@@ -147,7 +149,7 @@ class Port(Record):
     model: Model = declare(Section(Model), "which class is ported")
     layout: str = declare(Choice("a layout", LAYOUTS), "how pixels of several items lie in memory")
     modalities: Mapping[str, Inputs] = declare(
-        Table(Section(Inputs), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+        Table(Section(Inputs), "a modality", VISUAL, minimum=1), "inputs of each modality"
     )
     let: Mapping[str, Expression] = declare(
         Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
@@ -309,8 +311,8 @@ class Port(Record):
 
     @property
     def tested_modalities(self) -> tuple[str, ...]:
-        """The names of the modalities in vLLM's tests and docs: a chunk may be an image."""
-        return tuple("image" if name == CHUNK else name for name in self.modalities)
+        """The names of the modalities in vLLM's tests and docs, which know no sound: a chunk may be an image."""
+        return tuple("image" if name == CHUNK else name for name in self.modalities if name in (*VISUAL, CHUNK))
 
     @property
     def embeds(self) -> str | None:
@@ -373,7 +375,7 @@ class ReentryPort(Port):
     reenters = True
 
     modalities: Mapping[str, CutModality] = declare(
-        Table(Section(CutModality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+        Table(Section(CutModality), "a modality", VISUAL, minimum=1), "inputs of each modality"
     )
     fields: Mapping[str, str | SizedField] = declare(
         Table(FIELD, "an input name", minimum=1),
@@ -523,7 +525,7 @@ class CropsPort(ReentryPort):
     """
 
     modalities: Mapping[str, CutModality] = declare(
-        Table(Section(CutModality), "a modality", {"image": MODALITIES["image"]}, minimum=1), "inputs of the modality"
+        Table(Section(CutModality), "a modality", {"image": VISUAL["image"]}, minimum=1), "inputs of the modality"
     )
     pixels: WholePixels = declare(Section(WholePixels), "one whole image as it enters the encoders")
     crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
@@ -583,7 +585,7 @@ class RowsPort(ReentryPort):
         Table(
             Section(CutModality),
             "a modality",
-            {"image": MODALITIES["image"], CHUNK: "images and chunks of videos alike"},
+            {"image": VISUAL["image"], CHUNK: "images and chunks of videos alike"},
             minimum=1,
         ),
         "inputs of the modality",
@@ -664,7 +666,7 @@ class SizedPort(Port):
     """The common parts of ports whose items have a size key."""
 
     modalities: Mapping[str, ModalityKeys] = declare(
-        Table(Section(ModalityKeys), "a modality", MODALITIES, minimum=1), "inputs of each modality beside its pixels"
+        Table(Section(ModalityKeys), "a modality", VISUAL, minimum=1), "inputs of each modality beside its pixels"
     )
     sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
 
@@ -688,7 +690,7 @@ class TilesPort(SizedPort):
     COLUMNS = (("n",), ("tw", "th"))
 
     modalities: Mapping[str, Modality] = declare(
-        Table(Section(Modality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+        Table(Section(Modality), "a modality", VISUAL, minimum=1), "inputs of each modality"
     )
     item: Item = declare(Section(Item), "rows and tokens of an item")
     pixels: Pixels = declare(Section(Pixels), "one tile of the pixel tensor")
@@ -719,7 +721,7 @@ class PackedPort(SizedPort):
 
     model: PackedModel = declare(Section(PackedModel), "which class is ported")
     modalities: Mapping[str, Modality] = declare(
-        Table(Section(Modality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
+        Table(Section(Modality), "a modality", VISUAL, minimum=1), "inputs of each modality"
     )
     item: PackedItem = declare(Section(PackedItem), "rows and tokens of an item")
     pixels: PackedPixels = declare(Section(PackedPixels), "one row of the pixel tensor")

@@ -1074,6 +1074,14 @@ def gates_have_a_condition(context: Context) -> Problems:
 def tests_are_consistent(context: Context) -> Problems:
     """Test entries have their prompts, templates and settings, and no others: VCG360 to VCG363."""
     integration = context.port.integration
+    if context.port.modalities and not (context.video or context.has_modality("image")) and integration is not None:
+        yield context.at_key(
+            "VCG361",
+            "vLLM's tests, docs and examples of encoder graphs have no place for sound alone",
+            "integration",
+            "delete it",
+        )
+        return
     keys: set[str] = set()
     tests = (integration.test if integration else None) or ()
     for index, test in enumerate(tests):

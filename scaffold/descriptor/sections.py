@@ -390,6 +390,8 @@ class Forward(Record):
 #: Arguments of the encoder that some batches have. One that is `absent` from graphs sends its batches to the model's
 #: own code; an `additive` mask is one of zeros where there is none.
 ABSENT, ADDITIVE = "absent", "additive"
+#: The dtype of an argument that is computed with the units, such as a mask that attention adds.
+WEIGHTS = "weights"
 OPTIONAL = {
     ABSENT: "None, where a graph is replayed",
     ADDITIVE: "None or a mask `[n, 1, 1, rows]` that attention adds, lowest in rows of padding: units may be shorter "
@@ -404,7 +406,8 @@ class UnitInput(Record):
         Listing(_LET, 1, 5), "shape for one unit", examples=[["side // patch", "side // patch"]]
     )
     dtype: str = declare(
-        Choice("a dtype", dict.fromkeys(("bool", "int32", "int64", "float32"), "")), "dtype in which it is handed over"
+        Choice("a dtype", {**dict.fromkeys(("bool", "int32", "int64", "float32"), ""), WEIGHTS: "that of the weights"}),
+        "dtype in which it is handed over",
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
+from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     VISION,
@@ -32,6 +33,7 @@ from scaffold.draft.explicit import put_explicit, tokens_recorded
 from scaffold.draft.gates import put_gate
 from scaffold.draft.layers import layers_of, put_joined_width
 from scaffold.draft.locate import Subject
+from scaffold.draft.refusals import beyond_context
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.protocol import find_subclasses
@@ -47,10 +49,14 @@ _CONFIG, _DEPTH = (
     re.compile(r"self\.config\.vision_config\.\w+"),
     re.compile(r"layers|heads|head_dim|intermediate|token_id"),
 )
+#: Names in a configuration of sound: the rows of a chunk's spectrum, and the positions of its encoder. Whisper's
+#: convolutions make one position of two columns.
+_POSITIONS = re.compile(r"\.max_source_positions$|\.(audio|whisper|speech|sound)\w*\.max_position_embeddings$")
+_SPECTRUM = ((1, re.compile(r"\.num_mel_bins$")), (2, _POSITIONS), (1, _POSITIONS))
 #: A smaller size may be a number of the code, such as two coordinates.
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
-_DTYPES = ("bool", "int32", "int64", "float32")
+_DTYPES = ("bool", "int32", "int64")
 #: The way to an entry of a configuration of the encoder.
 _OF = re.compile(r"self\.(config\.vi\w+|[\w.]+\.config|[\w.]+(?=\.patch_size\b))\.")
 #: Those of a colour image.
@@ -136,19 +142,25 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         def tokens(held: Call, whole: bool) -> str | None:
             units = _inputs(batches[0])[site.pixels][0]
             rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
-            return tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
+            said = _of_spectrum(recording, rows) if rows is not None else []
+            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
     if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
         put_width(recording, batches[0], sheet)
     put_gate(subject, [site.pixels for site in sites], sheet)
     _put_optout(subject, sites, sheet)
-    return tuple(kept), omitted(subject, recording, kept, "no call gets all of its pixels as units")
+    notes = omitted(subject, recording, kept, "no call gets all of its pixels as units")
+    if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
+        notes += (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
+    return tuple(kept), notes
 
 
-def reached_sites(subject: Subject, recording: Recording) -> tuple[dict[str, tuple[Site, str]], list[Diagnostic]]:
+def reached_sites(
+    subject: Subject, recording: Recording, modalities: Collection[str] = MODALITIES
+) -> tuple[dict[str, tuple[Site, str]], list[Diagnostic]]:
     """The call that gets all units of most modalities, with the entry of each, and what hinders those on the way."""
-    found = {name: _of_one_input(sites_of(subject, recording, name)) for name in MODALITIES if recording.of(name)}
+    found = {name: _of_one_input(sites_of(subject, recording, name)) for name in modalities if recording.of(name)}
     texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
     kept: dict[str, tuple[Site, str]] = {}
     refused: list[Diagnostic] = []
@@ -381,8 +393,9 @@ def _text(
         variables = mentions(value) - {"self"}
         if name == units or not variables or leaf is None:
             continue
-        if leaf.is_tensor and leaf.shape[:1] == (count,) and leaf.dtype in _DTYPES and not axis:
-            more.append((name, (leaf.shape[1:], leaf.dtype)))
+        dtype = WEIGHTS if leaf.dtype == given[units].dtype else leaf.dtype
+        if leaf.is_tensor and leaf.shape[:1] == (count,) and dtype in (*_DTYPES, WEIGHTS) and not axis:
+            more.append((name, (leaf.shape[1:], dtype)))
         elif leaf.type == "NoneType":
             more.append((name, None))
         else:
@@ -434,6 +447,7 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
     """The shape of a unit, with names for its side, or height and width, that the model holds."""
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
+        words = ("bins", "frames") if len(unit) == 2 and _of_sound(recording) else words
         sizes = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
         sheet.put(f"{section}.shape", sizes, place)
         return
@@ -472,7 +486,7 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     The sheet asks for it where several expressions give it.
     """
     what = f"a size of a unit: {value} in the recording"
-    texts = _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
+    texts = _of_spectrum(recording, value) or _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
     asked = (question.key for question in sheet.questions if question.what == what)
     same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
     known = next(chain(asked, same), None)
@@ -489,6 +503,20 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
         candidates = (*texts[:5], str(value))
         sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
     return name
+
+
+def _of_sound(recording: Recording) -> bool:
+    """Whether the items are sound."""
+    return {batch.modality for batch in recording.batches} == {"audio"}
+
+
+def _of_spectrum(recording: Recording, value: int) -> list[str]:
+    """The number of a spectrum as the configuration of its encoder says it, if anything does."""
+    for factor, name in _SPECTRUM if _of_sound(recording) else ():
+        paths = [path for path, n in recording.numbers.items() if factor * n == value and name.search(path)]
+        for path in sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1]:
+            return [path if factor == 1 else f"{factor} * {path}"]
+    return []
 
 
 def _of_configuration(texts: Sequence[str]) -> list[str]:

@@ -119,7 +119,7 @@ def _not_run(subject: Subject, reason: str) -> Diagnostic:
 
 
 def refuse_model(tree: SourceTree, reference: str) -> None:
-    """Raise VCG480 to VCG483, or VCG486, for a reference to no model, or to one that no layout will ever express."""
+    """Raise VCG480 to VCG483 for a reference to no model, or to one that no layout will ever express."""
     refuse_unportable(subject_of(tree, reference))
 
 

@@ -42,8 +42,9 @@ def put_explicit(
 
     `single`: an item is one unit. `places` are those of the call and of the pixels.
     """
-    after = "_project_image_features" if single else "_merge_patch_embeddings"
-    encode = ENCODE_METHODS[single]
+    what = "audio" if sheet.has("modalities.audio.pixels") else "image"
+    after = f"_project_{what}_features" if single else "_merge_patch_embeddings"
+    encode = ENCODE_METHODS[what if single else "patch"]
     found = _find(subject, parse_call(entry), parse_call(call), after, encode) if _has_paths(subject) else None
     if found is None:
         return

@@ -44,8 +44,10 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
     without a placeholder takes that of the example's prompt. One that only pools has no test entry: the test generates
     text. The test has dummy weights, since a checkpoint may be too large for its machine, and the context that other
-    tests of vLLM give the model.
+    tests of vLLM give the model. Their test, table and example have no place for sound alone.
     """
+    if not _PROMPTS.keys() & set(modalities):
+        return
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
-from scaffold.descriptor.port import LOOP_METHOD, MODALITIES
+from scaffold.descriptor.port import LOOP_METHOD, VISUAL
 from scaffold.draft.common import (
     VISION,
     Drafted,
@@ -56,7 +56,7 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     None where no method of the model itself goes over all layers.
     """
     for layers in recording.repeated:
-        kept = {name: recording.of(name) for name in MODALITIES if recording.of(name)}
+        kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
         calls = {name: [_first(batch, layers.name) for batch in batches] for name, batches in kept.items()}
         keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
         if (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from math import isqrt, prod
 
-from scaffold.descriptor.port import MODALITIES
+from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import (
     MERGE,
     Drafted,
@@ -46,7 +46,7 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     None where no part gets all patches and their grid. Raises VCG483 with what hinders its split, where that is no
     obstacle of the sheet.
     """
-    entered = [(name, one) for name in MODALITIES for one in [_entered(recording.of(name))] if one is not None]
+    entered = [(name, one) for name in VISUAL for one in [_entered(recording.of(name))] if one is not None]
     if not entered:
         return None
     first = entered[0][1]

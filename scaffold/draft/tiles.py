@@ -12,6 +12,7 @@ from math import prod
 
 from scaffold.cut import find_calls, find_way
 from scaffold.descriptor.expressions import Call, parse_call
+from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import Drafted, embeds_of, omitted, put_width, sized_by
 from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
 from scaffold.draft.explicit import tokens_recorded
@@ -47,7 +48,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
 
     None where the embeddings are no rows of one call, or where nothing says their number.
     """
-    sites, _ = reached_sites(subject, recording)
+    sites, _ = reached_sites(subject, recording, VISUAL)
     read = ((name, _read(subject, recording.of(name), site, entry)) for name, (site, entry) in sites.items())
     found = {name: tiles for name, tiles in read if tiles is not None}
     if not found:

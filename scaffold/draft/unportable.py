@@ -24,7 +24,7 @@ _RAW_ONLY = "supports_multimodal_raw_input_only"
 
 
 def refuse_unportable(subject: Subject) -> None:
-    """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's, and VCG486 for one of audio alone."""
+    """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's."""
     model = subject.model
     if model.file.startswith(_TRANSFORMERS):
         what = "its encoder is code of Hugging Face Transformers, which vLLM runs as it is: none is in the tree"
@@ -40,16 +40,6 @@ def refuse_unportable(subject: Subject) -> None:
             names = names or "`init FILE:CLASS`"
             what = f"`{model.class_name}` makes models of other classes; draft the one that is served"
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
-    modalities = offered(subject)
-    if modalities and all("audio" in name for name in modalities):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG486",
-                f"`{model.class_name}` encodes no images and no videos, only audio",
-                subject.tree.span(model.file, model.place.line),
-                "encoder graphs are for images and videos",
-            )
-        )
 
 
 def offered(subject: Subject) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ class Subject:
         )
         #: The modality of items without frames.
         self._modality = next((modality for modality in modalities if modality != "video"), "image")
+        if self._modality == "audio":
+            raise NoSubject("sizes of calls are those of images and videos, and its items are sound", _NO_SOUND)
         self._model: Model | None = None
         #: The source of the sizes, for readers.
         self.sizes = ""
@@ -185,6 +187,7 @@ _STEP, _MOST_STEPS = 28, 160
 #: Rounding above this would hide a wrong row.
 _LOUD = 0.03
 _GIVE = "give the checkpoint's own values with --config config.json"
+_NO_SOUND = "measure an engine with and without the port: `vllm bench serve` sends audio"
 _OTHER = "measure others with --image WIDTHxHEIGHT or --video WIDTHxHEIGHTxFRAMES"
 
 

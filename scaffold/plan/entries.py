@@ -56,6 +56,8 @@ def _missing(
     port: AnyPort, registry: RegistryAnchor | None, table: TableAnchor | None, examples: ListAnchor | None
 ) -> Iterator[Diagnostic]:
     """The places of the tree that the descriptor has nothing for, with the way to add it."""
+    if not port.tested_modalities:
+        return
     lacks = []
     if registry is not None and not port.tests:
         prompts = "".join(f", {modality}_prompt: TEXT" for modality in port.tested_modalities)

@@ -95,7 +95,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                 if isinstance(found, Extraction) and found.layers is not None:
                     _check_arguments(port, port.explicit, found.layers)
             else:
-                encode = ENCODE_METHODS[port.explicit.single]
+                [name] = port.modalities
+                encode = ENCODE_METHODS[name if port.explicit.single else "patch"]
                 form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), encode)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):

@@ -24,7 +24,7 @@ from scaffold.descriptor.expressions import (
     parse_expression,
 )
 from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
-from scaffold.descriptor.sections import ABSENT, Count, SizedField, UnitInput
+from scaffold.descriptor.sections import ABSENT, WEIGHTS, Count, SizedField, UnitInput
 from scaffold.plan.code import CAPACITIES, Lets, Names
 from scaffold.render import Code, Signatures, pyrepr
 
@@ -857,7 +857,11 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
     absent = tuple(name for name, entry in port.forward.with_.items() if entry == ABSENT)
     mask = port.mask
     given = {
-        name: UnitBuffer(name, _joined(map(sided.code, entry.shape)), Code(f"torch.{entry.dtype}"))
+        name: UnitBuffer(
+            name,
+            _joined(map(sided.code, entry.shape)),
+            Code("dtype" if entry.dtype == WEIGHTS else f"torch.{entry.dtype}"),
+        )
         if isinstance(entry, UnitInput)
         else UnitBuffer(name, Code(f"1, 1, {unit[0]}"), Code("dtype"))
         for name, entry in port.forward.with_.items()

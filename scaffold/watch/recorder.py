@@ -148,7 +148,9 @@ class _Run:
             with self.recorder.unwatched():
                 self._stack.pop()
                 self.calls[index] = replace(self.calls[index], results=tuple(self.leaves("", result)))
-                for path, tensor in _tensors("", result):
+                whole = isinstance(result, (torch.Tensor, Mapping, list, tuple))
+                held = [("", result)] if whole else _inside("", result)
+                for path, tensor in (one for at, part in held for one in _tensors(at, part)):
                     self._known.setdefault(_memory(tensor), []).append((f"#{index}{path}", tensor))
                 self._alive.append(result)
             return result
@@ -274,9 +276,12 @@ def _inside(at: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{at}.{key}" if at else str(key), inner) for key, inner in value.items())
     elif isinstance(value, (list, tuple)):
         yield from ((f"{at}[{index}]", inner) for index, inner in enumerate(value[:_FEW]))
-    elif type(value).__module__.startswith(("vllm.", "transformers.")) and hasattr(value, "__dict__"):
-        held = {name: inner for name, inner in vars(value).items() if any(True for _ in _tensors("", inner))}
-        yield from ((f"{at}.{name}", inner) for name, inner in held.items())
+    elif type(value).__module__.startswith(("vllm.", "transformers.")):
+        names = (*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ()))
+        for name in names:
+            inner = getattr(value, name, None)
+            if any(True for _ in _tensors("", inner)):
+                yield f"{at}.{name}", inner
 
 
 def _plain(value: Any, most: int) -> bool:

@@ -15,7 +15,6 @@ UNPORTABLE = {
     "TransformersMultiModalForCausalLM": ("VCG483", "its encoder is code of Hugging Face Transformers"),
     "Terratorch": ("VCG483", "its inputs go into the model as they are"),
     "MiniCPMV": ("VCG483", "draft the one that is served: `init minicpmv:MiniCPMV2_0`, `init minicpmv:MiniCPMV2_5`"),
-    "MoonshotKimiaForCausalLM": ("VCG486", "encodes no images and no videos, only audio"),
     "vllm/model_executor/models/minicpmv.py:MiniCPMVBaseModel": ("VCG481", "processor"),
 }
 

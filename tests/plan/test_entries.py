@@ -14,7 +14,7 @@ from changed_ports import port_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffold.descriptor.load import shipped_names
+from scaffold.descriptor.load import load_descriptor_text, shipped_names
 from scaffold.descriptor.sections import Template, TestEntry
 from scaffold.diagnostics import Severity
 from scaffold.edit import apply_edits
@@ -283,3 +283,20 @@ def test_entries_are_as_good_as_those_around_them(release_tree, model):
         assert source.count("# Few layers with random weights") == (test.dummy_arch is not None)
         budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
         assert source.count("# One budget that covers the test images") == (len(budgets) == 1)
+
+
+@pytest.mark.trees
+def test_a_port_of_sound_has_no_place_there(release_tree):
+    """vLLM's test, table and example know images and videos, so nothing is missing without them."""
+    text = """
+        schema: 1
+        model: {module: whisper, class: WhisperForConditionalGeneration}
+        layout: cut
+        modalities: {audio: {pixels: input_features, entry: self.embed_multimodal(**inputs)}}
+        fields: {input_features: batched}
+        pixels: {shape: [80, 3000]}
+        forward: {call: self.model.get_encoder_outputs(pixels)}
+        output: {hidden_size: self.config.d_model}
+    """
+    found = plan_entries(load_descriptor_text(text, "sound.yaml"), release_tree("0.33.0"))
+    assert (found.files, found.notes) == ((), ())

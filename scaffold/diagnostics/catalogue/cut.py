@@ -1,4 +1,4 @@
-"""Codes of the encode/assemble cut: VCG442 to VCG449, VCG465, VCG466 and VCG646."""
+"""Codes of the encode/assemble cut: VCG442 to VCG449, VCG465 to VCG467 and VCG646."""
 
 from scaffold.diagnostics.catalogue import Code
 
@@ -91,6 +91,13 @@ CODES: tuple[Code, ...] = (
         "adapter has the same methods and costs no second run, because our manager replays inside the first. vLLM "
         "finds an adapter of your own on Python's path: docs/own-adapters.md. For a fork of "
         "vLLM, `new --reenter` writes the port all the same.",
+    ),
+    Code(
+        "VCG467",
+        "budgets that vLLM chooses hold no item",
+        "The context of an encoder-decoder counts the tokens of its decoder alone, and vLLM chooses no budget above "
+        "it. An item of the encoder may have more tokens (an audio of Whisper has 1500, the context 448). So every "
+        "item runs eagerly, unless the engine is given budgets: `encoder_cudagraph_token_budgets`.",
     ),
     Code(
         "VCG646",

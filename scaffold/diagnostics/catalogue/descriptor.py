@@ -418,7 +418,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "VCG361",
         "a test setting has no modality",
-        "The prompt or setting belongs to a modality that the descriptor does not have and would never be used.",
+        "The prompt or setting belongs to a modality that the descriptor does not have and would never be used. vLLM's "
+        "tests, docs and examples of encoder graphs know images and videos alone, so a port of sound has none.",
     ),
     Code(
         "VCG362",

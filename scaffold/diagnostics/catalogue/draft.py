@@ -61,12 +61,6 @@ CODES: tuple[Code, ...] = (
         "if it had none. `new` refuses that draft (VCG520) without --replace.",
     ),
     Code(
-        "VCG486",
-        "the model has no images and no videos",
-        "The model's processor has fields of other modalities only, such as audio. vLLM's encoder graphs serve images "
-        "and videos, so there is nothing to port.",
-    ),
-    Code(
         "VCG487",
         "graphs gain little in long calls",
         "A graph saves the time of launching the encoder's kernels. Where a call has so many rows that its kernels run "

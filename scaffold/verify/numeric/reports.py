@@ -62,7 +62,7 @@ class Automatic:
 
     `config` is the checkpoint's `config.json` or its folder, or empty. The folder's code runs only with
     `trust_remote_code`. `set` adds values to the small configuration, `keep` paths that are not made smaller, `images`
-    more sizes, `(width, height)`. Other modalities are not looked at.
+    more sizes, `(width, height)`. Other modalities are not looked at, but for sound where the model has none of these.
     """
 
     module: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -165,7 +167,8 @@ def _model_config(hf_config: Any, host: type) -> Any:
         "revision": None, "hf_image_processor_config": {}, "encoder_config": None, "quantization": None,
         "runner_type": "generate", "convert_type": "none",
         "skip_tokenizer_init": False, "generation_config": "vllm", "model_arch_config": facts,
-        "multimodal_config": _multimodal_config(), "_architecture": architecture, "pooler_config": _pooler_config(host),
+        "multimodal_config": _multimodal_config(host), "_architecture": architecture,
+        "pooler_config": _pooler_config(host),
     }  # fmt: skip
     for name, value in values.items():
         object.__setattr__(made, name, value)
@@ -201,11 +204,21 @@ def _text_part(hf_config: Any) -> Any:
         return getattr(hf_config, "text_config", None) or getattr(hf_config, "llm_config", hf_config)
 
 
-def _multimodal_config() -> Any:
+def has_sound_alone(host: type) -> bool:
+    """Whether a model's processing information names sound, and no other modality."""
+    info = getattr(getattr(host, "_processor_factory", None), "info", None)
+    with suppress(OSError, TypeError):
+        source = inspect.getsource(getattr(info, "get_supported_mm_limits", None))  # type: ignore[arg-type]
+        return set(re.findall(r'"(\w+)":', source)) == {"audio"}
+    return False
+
+
+def _multimodal_config(host: type) -> Any:
     from vllm.config.multimodal import MultiModalConfig
 
     made = MultiModalConfig()
-    limits = {"image": 8, "video": 8, "vision_chunk": 8}  # a host leaves out the towers of others
+    # A host leaves out the towers of others.
+    limits = dict.fromkeys(("audio",) if has_sound_alone(host) else ("image", "video", "vision_chunk"), 8)
     for name, value in {
         "mm_encoder_only": True,  # what belongs to the language model is built on the meta device and replaced
         "mm_device_do_normalize": False,  # an engine switches it off for classes that do not support it

@@ -1,4 +1,4 @@
-"""Images and videos through the model's own processor, grouped as the release's runner groups them."""
+"""Images, videos and audio through the model's own processor, grouped as the release's runner groups them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 class Size:
     """The size that one item is made from. `frames` is 0 for an image. `own` items come with a request of their own.
 
+    An audio is `width` samples long and has no height.
+
     Processors pad the items of one request to the largest, and the runner puts items of several requests into one
     batch, so that both have to be tried. A `changed` item is an own one whose request has other arguments.
     """
@@ -26,6 +28,8 @@ class Size:
     changed: bool = False
 
     def __str__(self) -> str:
+        if not self.height:
+            return f"{self.width} samples"
         return f"{self.width}x{self.height}" + (f"x{self.frames}" if self.frames else "")
 
     @property
@@ -34,9 +38,11 @@ class Size:
 
 
 def random_media(size: Size, generator: torch.Generator) -> Any:
-    """An image, or a video with its metadata."""
+    """An image, a video with its metadata, or the samples of an audio, at the rate that the processor expects."""
     from PIL import Image
 
+    if not size.height:
+        return (torch.randn(size.width, generator=generator) / 8).numpy()
     shape = (size.frames or 1, size.height, size.width, 3)
     pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8).numpy()
     if not size.frames:
@@ -52,10 +58,17 @@ def random_media(size: Size, generator: torch.Generator) -> Any:
 
 
 def negative(media: Any, quadrant: int) -> Any:
-    """The same image or video with one quadrant turned into its negative."""
+    """The same image or video with one quadrant turned into its negative, or an audio with one quarter made quiet.
+
+    The negative of a sound has the same spectrum.
+    """
     import numpy as np
     from PIL import Image
 
+    if isinstance(media, np.ndarray):
+        samples = media.copy()
+        np.array_split(samples, 4)[quadrant][:] /= 8
+        return samples
     pixels = np.array(media if isinstance(media, Image.Image) else media[0])
     height, width = pixels.shape[-3:-1]
     rows = slice(0, height // 2) if quadrant < 2 else slice(height // 2, height)
@@ -144,7 +157,7 @@ def volume(item: Any) -> int:
 
 def _shapes(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape) if value.is_floating_point() else (tuple(value.shape), value.flatten()[:64].tolist())
+        return tuple(value.shape) if value.is_floating_point() else (tuple(value.shape), value.flatten().tolist())
     return [_shapes(element) for element in value] if isinstance(value, (list, tuple)) else None
 
 

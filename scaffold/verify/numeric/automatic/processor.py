@@ -234,7 +234,9 @@ class ProcessorMaker:
             return None if name.startswith("audio") else self._tokenizer
         kind = "feature_extractor" if name == "audio_processor" else name
         cls = self._part_class(kind, owner)
-        return None if cls is None else self._fitted(self._call(cls, {}))
+        bins = self._configuration.find("num_mel_bins") if kind == "feature_extractor" else None
+        given = {"feature_size": bins} if bins and "feature_size" in inspect.signature(cls.__init__).parameters else {}
+        return None if cls is None else self._fitted(self._call(cls, given))
 
     def _part_class(self, kind: str, owner: Any) -> Any:
         suffix = _SUFFIXES.get(kind, "?")

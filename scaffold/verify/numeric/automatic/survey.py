@@ -47,6 +47,13 @@ _IMAGES = (
 #: Shown to a processor with other arguments: wide, of a usual shape, and small.
 _PROBES = ((900, 300), (640, 427), (100, 64))
 _VIDEOS = ((100, 64, 4), (112, 112, 8), (64, 96, 2), (224, 224, 3), (160, 320, 6), (61, 173, 5))
+#: Samples at 16 kHz, without a height: from less than a second to several chunks of 30 s.
+_AUDIOS = (
+    (32_000, 0), (8_000, 0), (20_321, 0), (47_999, 0), (80_000, 0), (160_000, 0), (480_000, 0), (481_000, 0),
+    (1_000_000, 0),
+)  # fmt: skip
+#: The sizes of each modality, and those that are shown to a processor with other arguments; a video's for any other.
+_TRIED = {"image": (_IMAGES, _PROBES), "audio": (_AUDIOS, _AUDIOS[:3])}
 #: Larger items make a proof take minutes. An item may have several times as many numbers as the smallest one.
 _MOST_TOKENS, _MOST_NUMBERS, _MOST_TIMES = 2000, 1_300_000, 6
 #: Sizes that are kept of a modality, and arguments of its processor that are tried.
@@ -303,8 +310,8 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
     while deep is not None and not isinstance(deep, ImportError):
         deep = deep.__cause__ or deep.__context__
     if deep is not None:
-        named = re.search(r"pip install ([\w-]+)", str(deep))
-        name = named[1] if named else deep.name or str(deep)
+        named = re.search(r"pip install ([\w-]+)|requires the ([\w-]+) library", str(deep))
+        name = named[1] or named[2] if named else deep.name or str(deep)
         return NoRecipe(f"the {failure.stage} needs the package {name}", f"run `pip install {name}`")
     what = f"no {failure.stage} could be made: {type(cause).__name__}: {str(cause)[:300]}"
     if failure.stage == "oracle":
@@ -332,20 +339,19 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
     process_weights(model.host)
     failures: dict[str, Failure] = {}
     with set_current_vllm_config(model.config):
-        for modality in settings.modalities:
-            if modality in model.limits:
-                try:
-                    facts.measured[modality] = _measured(model, modality, settings.images, facts)
-                except Failure as failure:
-                    failures[modality] = failure
-                    facts.missing[modality] = f"{failure.stage}: {type(failure.cause).__name__}: {failure}"
-                    continue
-                changed = _changed(model, modality, facts.measured[modality])
-                if changed is not None:
-                    facts.changed[modality] = changed
-                ready = _ready(model, modality, facts.measured[modality], facts)
-                if ready is not None:
-                    facts.ready[modality] = ready
+        for modality in _offered(model, settings.modalities) or _offered(model, ("audio",)):
+            try:
+                facts.measured[modality] = _measured(model, modality, settings.images, facts)
+            except Failure as failure:
+                failures[modality] = failure
+                facts.missing[modality] = f"{failure.stage}: {type(failure.cause).__name__}: {failure}"
+                continue
+            changed = _changed(model, modality, facts.measured[modality])
+            if changed is not None:
+                facts.changed[modality] = changed
+            ready = _ready(model, modality, facts.measured[modality], facts)
+            if ready is not None:
+                facts.ready[modality] = ready
     if not facts.measured:
         raise next(
             iter(failures.values()), Failure("inputs", ValueError("the processor offers none of the modalities"))
@@ -353,6 +359,10 @@ def _survey(number: int, attempt: str, model: Model, settings: Any) -> Facts:
     facts.guessed = model.configuration.guessed
     facts.basis = [*_basis(model, facts, attempt), *facts.basis]
     return facts
+
+
+def _offered(model: Model, modalities: Sequence[str]) -> list[str]:
+    return [modality for modality in modalities if modality in model.limits]
 
 
 def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
@@ -377,8 +387,9 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
 
 def _measured(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
     """The result of `_measure`. Some models take no videos of different lengths in one batch: those get equal ones."""
-    if modality == "image":
-        return _measure(model, modality, (*images, *_IMAGES), images, facts)
+    if modality in _TRIED:
+        asked = images if modality == "image" else ()
+        return _measure(model, modality, (*asked, *_TRIED[modality][0]), asked, facts)
     try:
         return _measure(model, modality, _VIDEOS, (), facts)
     except Failure as failure:
@@ -460,7 +471,7 @@ def _changed(model: Model, modality: str, measured: Sequence[Measured]) -> Chang
         model.processor, modality, [replace(size, own=True) for size in usual],
         [inputs.random_media(size, generator) for size in usual],
     )  # fmt: skip
-    probes = [replace(_size(size), changed=True) for size in (_PROBES if modality == "image" else _VIDEOS[:3])]
+    probes = [replace(_size(size), changed=True) for size in _TRIED.get(modality, ((), _VIDEOS[:3]))[1]]
     media = [inputs.random_media(size, generator) for size in probes]
     with suppress(Exception):  # a processor that does not say what its arguments are, or does not take a size
         before = [inputs.signature(inputs.process(model.processor, modality, [medium])[0]) for medium in media]
