@@ -166,17 +166,21 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 BLOCK_SIZES = (1.0, 1.05, 1.1, 1.15, 1.2)
 
 
+#: A pool that takes so much of the smallest is small enough.
+SMALL_ENOUGH = 1.05
+
+
 def fit_block(peak: int, pool_with: Callable[[int], int]) -> int:
-    """Bytes of the block with which a pool takes the least memory, `pool_with(block)`: its further segments count."""
-    sizes = [int(peak * size) for size in BLOCK_SIZES]
-    best = least = 0
-    for size, larger in zip(sizes, [*sizes[1:], 0], strict=True):
-        took = pool_with(size)
-        if not best or took < least:
-            best, least = size, took
-        if least <= larger:
-            break  # a larger block takes more by itself
-    return best
+    """Bytes of the largest block with which a pool, `pool_with(block)`, is small enough: its further segments count.
+
+    The graphs of other sizes find room in one large block. In a small one with further segments, they need more.
+    """
+    took: dict[int, int] = {}
+    for block in (int(peak * size) for size in BLOCK_SIZES):
+        if took and block > SMALL_ENOUGH * min(took.values()):
+            break  # it takes more by itself
+        took[block] = pool_with(block)
+    return max(block for block, pool in took.items() if pool <= SMALL_ENOUGH * min(took.values()))
 
 
 class CudaGraphBackend:
