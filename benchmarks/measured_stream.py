@@ -17,7 +17,7 @@ COLD, BEFORE, AFTER = "stream_h200_cold", "stream_h100_before", "stream_h100"
 #: One stream in four processes: `--models qwen3_vl --streams photos --ways vllm,off --without-starts`, four times.
 AGAIN = "stream_h200_photos"
 #: Models of the layouts cut, rows and crops: a later result takes the place of an earlier one's rows of its models.
-LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts")
+LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts", "stream_h200_grids")
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h100_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.

@@ -303,5 +303,5 @@ def test_the_weights_of_a_block_move_with_a_padded_matrix(host, monkeypatch, sle
         for name, parameter in host.named_parameters():
             assert torch.equal(parameter, before[name]), name
     for layer in (layer for layers in moving for layer in layers[:3]):
-        assert (layer.weight.data_ptr() == where[id(layer)]) == sleeps
+        assert not sleeps or layer.weight.data_ptr() == where[id(layer)]  # else the old address may be taken again
         assert layer.weight.untyped_storage().nbytes() == layer.weight.nbytes
