@@ -377,10 +377,9 @@ def tails_of(port: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
     FlashInfer's wants the lengths of sequences beside their offsets, which not every release's tower makes
     (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs.
     """
-    if not port.flashinfer:
-        return ("fa2", "fa3")
-    source = tree.read(module_file(tree, port.module) or "")
-    return ("fa2", "fa3", "cudnn") if "maybe_compute_seq_lens(" in source else ("fa2", "fa3")
+    path = module_file(tree, port.module) if port.flashinfer else None  # None, too, where the tree lacks the model
+    reads_lengths = path is not None and "maybe_compute_seq_lens(" in tree.read(path)
+    return ("fa2", "fa3", "cudnn") if reads_lengths else ("fa2", "fa3")
 
 
 def numeric_requests(

@@ -125,3 +125,8 @@ def test_flashinfer_is_asked_for_where_the_tower_can_be_used_with_it(
     release: str, model: str, release_tree: Any
 ) -> None:
     assert tails_of(load_port(model), release_tree(release)) == tails(release, model)
+
+
+def test_a_release_without_the_model_has_kernels_too(release_tree: Any) -> None:
+    """What it lacks is said where the port is planned (VCG420): this question came first, and crashed."""
+    assert tails_of(load_port("cohere_compass"), release_tree("0.27.0")) == ("fa2", "fa3")
