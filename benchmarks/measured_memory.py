@@ -6,7 +6,9 @@ from typing import Any
 
 from measured import NAMES, Page, PageError, load, page, table
 
-MEMORY, RELOAD = "memory_h100", "reload_h100"
+MEMORY, START, RELOAD = "memory_h100", "memory_start_h200", "reload_h100"
+#: Ways of a start-up -> their names for readers.
+WAYS = {"vllm": "vLLM's manager", "off": "ours, tuning off", "on": "ours, tuning on"}
 #: Engine -> its name for readers.
 ENGINES = {"vllm_graphs": "vLLM's manager", "ours": "ours", "unbounded": "ours, without its bound"}
 HEAD = (
@@ -32,7 +34,7 @@ def memory() -> Page:
         "memory",
         "Does an engine that is full run out of memory because of our graphs?",
         "benchmarks/memory_gpu.py",
-        [MEMORY],
+        [MEMORY, START],
         "# Memory of a full engine",
         f"""A full engine does not run out of memory because of our graphs. {NAMES[settings["model"]]}
         with a `gpu_memory_utilization` of {settings["gpu_memory_utilization"]} took
@@ -48,7 +50,25 @@ def memory() -> Page:
         the memory of one more graph for other models.""",
         """Ten times on the way the manager captured what it wanted, as an idle worker would. In all engines the
         estimate has the decoder's graphs, too. Weights are random and of real sizes.""",
+        *start(),
     )
+
+
+def start() -> list[str]:
+    """The memory of start-up alone, where an engine batches few tokens."""
+    result = load(START)
+    rows = [
+        [NAMES[model], WAYS[way], *(str(found.get(key, "-")) for key in ("largest", "graphs", "device_mb", "held_mb"))]
+        for model, ways in result["models"].items()
+        for way, found in ways.items()
+    ]
+    return [
+        "## A small batch",
+        f"""The captures of start-up take this memory of the device at
+        `--max-num-batched-tokens {result["settings"]["tokens"]}`, for images alone. Ours has graphs up to the largest
+        image. *Held* is a part of the memory, for idle captures and metadata.""",
+        table(("", "", "largest graph, tokens", "graphs", "memory, MiB", "held, MiB"), rows),
+    ]
 
 
 def line(name: str, engine: dict[str, Any]) -> list[str]:
