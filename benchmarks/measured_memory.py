@@ -66,7 +66,7 @@ def start() -> list[str]:
         "## A small batch",
         f"""The captures of start-up take this memory of the device at
         `--max-num-batched-tokens {result["settings"]["tokens"]}`, for images alone. Ours has graphs up to the largest
-        image. *Held* is a part of the memory, for idle captures and metadata.""",
+        image. A part of the memory is *held* for idle captures and metadata.""",
         table(("", "", "largest graph, tokens", "graphs", "memory, MiB", "held, MiB"), rows),
     ]
 
