@@ -57,6 +57,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel):
 
     templates = [path.relative_to(ROOT / "templates") for path in (ROOT / "templates").rglob("*.jinja")]
     expected = {
+        "scaffold/diagnostics/codes.md",
         "scaffold/plugin.py",
         "scaffold/runtime/vllm/served.py",
         "vitcg_adapters/__init__.py",
