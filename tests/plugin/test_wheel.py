@@ -123,7 +123,7 @@ GENERATING = """
 import sys
 from pathlib import Path
 import scaffold, vitcg_adapters
-from scaffold.adapters import plan_regeneration
+from scaffold.adapters.regenerate import plan_regeneration
 from scaffold.render import template_root
 from scaffold.tower import split_at_load  # what adapters of 0.20 and 0.21 import
 site = Path(scaffold.__file__).parents[1]
