@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +50,7 @@ _STDOUT = "<draft>"
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @target_option(required=True)
-@package_option()
+@package_option
 @click.option(
     "-o",
     "--output",
@@ -81,10 +80,10 @@ _STDOUT = "<draft>"
     help="Draft nothing: run the model, and print which calls it made. This runs the tree's code, too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the recording as JSON.")
-@recipe_option()
-@config_option()
-@set_option()
-@trust_option()
+@recipe_option
+@config_option
+@set_option
+@trust_option
 @click.pass_obj
 def command(
     console: Console,
@@ -171,8 +170,7 @@ def command(
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
             raise
         console.report(refusal.diagnostics)
-        options = _again(given, layout, yes, no_run, force, building)
-        start = command_line("init", model, *target_words(vllm, package), *options, "-o", "start.yaml")
+        start = command_line(*console.words, "-o", "start.yaml")
         console.note(f"No draft. For a file with what is known of the model: {start}")
         raise click.exceptions.Exit(int(refusal.exit)) from None
     draft = _below(header, draft)
@@ -185,9 +183,7 @@ def command(
         write_output(output, draft.text)
         console.result(f"wrote {output}")
     console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, no_run, force, building))
-    words = target_words(vllm, package)
-    _say_next(console, draft, output, _ending(draft, tree, output, words), command_line(*again))
+    _say_next(console, draft, output, _ending(draft, tree, output, target_words(vllm, package)))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -355,26 +351,6 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _again(
-    given: tuple[str, ...], layout: str | None, yes: bool, no_run: bool, force: bool, building: dict[str, Any]
-) -> list[str]:
-    """The options that decide what a draft says."""
-    said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
-    said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
-    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--no-run": no_run, "--force": force}
-    words = [word for pair in said for word in pair]
-    return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
-
-
-def _dotted(values: dict[str, Any], above: str = "") -> Iterator[str]:
-    """The values of a configuration as `--set` takes them."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}={json.dumps(value)}"
-
-
 def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[str]) -> tuple[str, list[str]]:
     """The result that a written draft without an open question gives, and the next commands; nothing of others."""
     from scaffold.cli.reentry import adapter_commands
@@ -399,7 +375,7 @@ def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[st
     return ": this gives an adapter for the plugin, and no port for a tree (VCG466)", adapter
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple[str, list[str]], again: str) -> None:
+def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple[str, list[str]]) -> None:
     """The next commands, as they can be typed: commands take a descriptor from a file."""
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else f"{draft.name}.yaml"
@@ -408,7 +384,7 @@ def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple
     if left:
         state = f"{left} of {asked} question{'s' * (asked != 1)} open"
     if output is None:
-        following = [f"{again} -o {name}"]
+        following = [command_line(*console.words, "-o", name)]
     elif left:
         state, following = f"{state}: answer them in {name}", [command_line("validate", name)]
     console.note(f"{state}{gives}. Next: {', then '.join(f'`{one}`' for one in following)}")
