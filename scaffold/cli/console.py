@@ -32,7 +32,7 @@ class Console:
     color: str = "auto"
     quiet: bool = False
     debug: bool = False
-    #: What the user typed behind the program's name.
+    #: The user's words behind the program's name.
     words: tuple[str, ...] = ()
     #: Where the files are whose names in diagnostics are no paths from here: `vllm-0.22.0` and `internvl.yaml`, say.
     places: dict[str, Path] = field(default_factory=dict, repr=False)
