@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from scaffold.cli.watching import TimedLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
     from scaffold.watch import Recording
@@ -118,6 +120,7 @@ def command(
     the model and what is in the way; no command takes it for a descriptor. Where the port of a base serves the model,
     `init` says so and ends.
     """
+    from scaffold.descriptor.worth import worth
     from scaffold.draft import (
         NoDraft,
         draft_descriptor,
@@ -173,8 +176,9 @@ def command(
         start = command_line(*console.words, "-o", "start.yaml")
         console.note(f"No draft. For a file with what is known of the model: {start}")
         raise click.exceptions.Exit(int(refusal.exit)) from None
-    draft = _below(header, draft)
-    _check_answers(draft)
+    draft = replace(draft, text=header + draft.text)
+    port, problems = _loaded(draft, output)
+    _check_answers(draft, problems)
     if yes and draft.open:
         raise DiagnosticError(_unanswered(draft))
     if output is None:
@@ -182,8 +186,10 @@ def command(
     else:
         write_output(output, draft.text)
         console.result(f"wrote {output}")
-    console.report([*_notes(draft, output), *_questions(draft, output)])
-    _say_next(console, draft, output, _ending(draft, tree, output, target_words(vllm, package)))
+    open_questions = [replace(found, severity=Severity.WARNING) for found in problems if found.code == "VCG390"]
+    gain = worth(port) if port is not None else None
+    console.report([*draft.notes, *([gain] if gain is not None else []), *open_questions])
+    _say_next(console, draft, output, _ending(draft, port, tree, output, target_words(vllm, package)))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -203,15 +209,14 @@ def _editor_line(output: Path | None) -> str:
     return f"{EDITOR_LINE} $schema={address}\n"
 
 
-def _below(header: str, draft: Draft) -> Draft:
-    """The draft under one more line; its notes on itself move along."""
-    moved = (
-        replace(note, span=replace(note.span, line=note.span.line + 1, end_line=note.span.end_line + 1))
-        if note.span is not None and note.span.file == f"{draft.name}.yaml"
-        else note
-        for note in draft.notes
-    )
-    return replace(draft, text=header + draft.text, notes=tuple(moved))
+def _loaded(draft: Draft, output: Path | None) -> tuple[AnyPort | None, tuple[Diagnostic, ...]]:
+    """The port that a draft describes; where it describes none yet, the problems at their places in its file."""
+    from scaffold.descriptor import load_descriptor_text
+
+    try:
+        return load_descriptor_text(draft.text, str(output) if output is not None else _STDOUT), ()
+    except DiagnosticError as error:
+        return None, error.diagnostics
 
 
 def _record(console: Console, tree: SourceTree, model: str, building: dict[str, Any]) -> Recording:
@@ -285,7 +290,7 @@ def _take_first(console: Console, question: Question) -> str | None:
     return question.candidates[0].value
 
 
-def _check_answers(draft: Draft) -> None:
+def _check_answers(draft: Draft, problems: Sequence[Diagnostic]) -> None:
     """Refuse answers that no question asked for, and those that make the descriptor wrong."""
     if draft.unused:
         from difflib import get_close_matches
@@ -294,17 +299,10 @@ def _check_answers(draft: Draft) -> None:
         near = get_close_matches(draft.unused[0], asked, n=1)
         hint = f" Did you mean `{near[0]}`?" if near else f" Questions: {', '.join(asked) or 'none'}."
         raise click.UsageError(f"nothing asks for `{draft.unused[0]}`.{hint}")
-    from scaffold.descriptor.load import load_descriptor_text
-
-    try:
-        load_descriptor_text(draft.text, _STDOUT)
-    except DiagnosticError as error:
-        wrong = [problem for problem in error.diagnostics if problem.code != "VCG390" and problem.exit]
-        if not wrong:
-            return
+    wrong = [problem for problem in problems if problem.code != "VCG390" and problem.exit]
+    if wrong:
         lines = draft.text.splitlines()
-        shown = [_with_line(problem, lines) for problem in wrong]
-        raise DiagnosticError(shown) from None
+        raise DiagnosticError(_with_line(problem, lines) for problem in wrong)
 
 
 def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
@@ -312,30 +310,7 @@ def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
     if problem.span is None:
         return problem
     text = lines[problem.span.line - 1].strip()
-    return Diagnostic(problem.code, f"{problem.message}: `{text}`", problem.span, problem.help, problem.severity)
-
-
-def _notes(draft: Draft, output: Path | None) -> list[Diagnostic]:
-    """The draft's notes. One on the descriptor itself points into the file that holds it now."""
-    name = str(output) if output is not None else _STDOUT
-    return [
-        replace(note, span=replace(note.span, file=name))
-        if note.span is not None and note.span.file == f"{draft.name}.yaml"
-        else note
-        for note in draft.notes
-    ]
-
-
-def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
-    """The open questions, as the written draft has them."""
-    from scaffold.descriptor.load import load_descriptor_text
-
-    name = str(output) if output is not None else _STDOUT
-    try:
-        load_descriptor_text(draft.text, name)
-    except DiagnosticError as error:
-        return [replace(found, severity=Severity.WARNING) for found in error.diagnostics if found.code == "VCG390"]
-    return []
+    return replace(problem, message=f"{problem.message}: `{text}`", span=replace(problem.span, file=_STDOUT), notes=())
 
 
 def _unanswered(draft: Draft) -> list[Diagnostic]:
@@ -351,19 +326,19 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[str]) -> tuple[str, list[str]]:
+def _ending(
+    draft: Draft, port: AnyPort | None, tree: SourceTree, output: Path | None, target: list[str]
+) -> tuple[str, list[str]]:
     """The result that a written draft without an open question gives, and the next commands; nothing of others."""
     from scaffold.cli.reentry import adapter_commands
-    from scaffold.descriptor.load import load_descriptor_text
     from scaffold.plan import plan_changes
     from scaffold.protocol import read_protocol
 
-    if output is None or draft.open:
+    if output is None or draft.open or port is None:
         return "", []
     ported = any(note.code == "VCG485" for note in draft.notes)
     following = [command_line("plan", output, *target, *(["--replace"] if ported else []))]
     try:
-        port = load_descriptor_text(draft.text, str(output))
         plan = plan_changes(port, tree, read_protocol(tree), replace=True)
     except DiagnosticError:
         return "", following  # `plan` says why
