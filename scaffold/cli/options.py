@@ -118,35 +118,6 @@ def command_line(*words: str | Path) -> str:
     return join([PROGRAM, *map(str, words)])
 
 
-def tree_with_runs(given: Path | None) -> Path:
-    """The tree that `revert` means: the given one, or the nearest one above the current folder.
-
-    Raises VCG506 with the trees right below, when the current folder is in none.
-    """
-    if given is not None:
-        return given
-    here = Path()
-    for folder in (here, *here.absolute().parents):
-        if (folder / _STORE).is_dir():
-            return folder
-    below = sorted(folder for folder in here.iterdir() if (folder / _STORE).is_dir())
-    if not below:
-        return here
-    from scaffold.diagnostics import Diagnostic, DiagnosticError
-
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG506",
-            "the current folder is in no tree that a run wrote to",
-            help=f"name the tree: {' or '.join(f'`{folder}`' for folder in below)}",
-        )
-    )
-
-
-#: `scaffold.publish.store.STORE`, which is too heavy to import for a default.
-_STORE = ".vitcg-scaffold"
-
-
 def _complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _completions(incomplete, ("installed", *_RELEASES), "dir")
 
