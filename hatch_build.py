@@ -17,7 +17,7 @@ class AdaptersHook(BuildHookInterface):  # type: ignore[type-arg]
         """Render everything, refuse other digests than the manifest's, replace the files that differ."""
         sys.path.insert(0, self.root)
         try:
-            from scaffold.adapters import plan_regeneration
+            from scaffold.adapters.regenerate import plan_regeneration
         finally:
             sys.path.remove(self.root)
         folder = Path(self.root) / "generated"

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 GROUP, ENTRY, PLUGIN = "vllm.general_plugins", "vitcg", "scaffold.plugin:register"
 OPTIONS = "VITCG_ENCODER_GRAPHS"
-_REGISTRY = "vllm/model_executor/models/registry.py"
 _MODELS = "vllm/model_executor/models"
 _PROTOCOL = "SupportsEncoderCudaGraph"
 _NO_ADAPTER = "there is no adapter"
@@ -360,11 +359,14 @@ _LONG = "graphs gain little in long calls"
 
 
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
+    from scaffold.protocol.registry import read_registry
+
     adapters = vitcg_adapters.ADAPTERS[generation]
     ported = _ported(tree.root)
     without = _without_adapters(adapters.values())
-    for architecture, (module, class_name) in sorted(_registry(tree.root).items()):
-        own = class_name in ported.get(module, ())
+    for architecture, entry in sorted(read_registry(tree).items()):
+        module = entry.module
+        own = entry.class_name in ported.get(module, ())
         # MiniCPM-V's methods are those of a base: the registered class makes objects of others.
         base = without.get((architecture, module))
         of_descriptor = base in ported.get(module, ())
@@ -396,19 +398,6 @@ def _why_no_adapter(exists: bool, controls: Controls, active: bool, wanted: bool
     if not controls.adapters:
         return f"{MODE} is {controls.mode}"
     return "" if wanted else f"{MODELS} leaves it out"
-
-
-def _registry(root: Path) -> dict[str, tuple[str, str]]:
-    """Architecture -> (module, class), from the registry's tables."""
-    found: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(ast.parse((root / _REGISTRY).read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Dict):
-            continue
-        for key, value in zip(node.keys, node.values, strict=True):
-            parts = [e.value for e in value.elts if isinstance(e, ast.Constant)] if isinstance(value, ast.Tuple) else []
-            if isinstance(key, ast.Constant) and len(parts) == 2 and all(isinstance(part, str) for part in parts):
-                found[str(key.value)] = (str(parts[0]), str(parts[1]))
-    return found
 
 
 def _ported(root: Path) -> dict[str, set[str]]:

@@ -325,25 +325,11 @@ def keep_refused(error: RefusedResult) -> Diagnostic:
     return Diagnostic("VCG624", kept, help=advice, severity=Severity.INFO)
 
 
-def prove_numerics(
-    port: AnyPort,
-    tree: SourceTree,
-    *,
-    tails: Sequence[Tail] = ("fa2",),
-    modalities: Sequence[str] = (),
-    as_is: bool = False,
-    recipe: str | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> list[NumericReport]:
-    """Run `port` in the CPU lab: one report an attention kernel (`tail`).
-
-    The generated code replaces whatever the tree has; with `as_is` the tree's own implementation is checked instead.
-    `recipe` is a Python file that knows how to build the model tiny, for a model that no shipped recipe is for.
-    """
+def prove_numerics(port: AnyPort, tree: SourceTree, **options: Any) -> list[NumericReport]:
+    """Run `port` in the CPU lab with the options of `numeric_requests`: one report an attention kernel (`tail`)."""
     from scaffold.verify.numeric import check_numerics_all
 
-    requests = numeric_requests(port, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
-    return list(check_numerics_all(requests, progress=progress))
+    return list(check_numerics_all(numeric_requests(port, tree, **options)))
 
 
 def failures_of(port: AnyPort, reports: Sequence[NumericReport]) -> list[Diagnostic]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.verify.style import call_ruff, unavailable
 
 #: `--isolated`: the settings of the machine and of folders above must not change a byte.
-_STYLE = ("--isolated", "--no-cache", "--quiet", "--config", "line-length=88", "--target-version", "py310")
+_STYLE = ("--isolated", "--config", "line-length=88", "--target-version", "py310")
 _OURS = 'lint.isort.known-first-party=["scaffold", "vitcg_adapters"]'
-_TIMEOUT_SECONDS = 60
 
 
 def format_sources(sources: Mapping[str, str]) -> dict[str, str]:
@@ -35,20 +33,6 @@ def format_sources(sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ruff(root: Path, *arguments: str) -> None:
-    try:
-        from ruff.__main__ import find_ruff_bin  # type: ignore[import-untyped]
-
-        command = [str(find_ruff_bin()), *arguments]
-        done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=_TIMEOUT_SECONDS)
-    except (ImportError, OSError, subprocess.TimeoutExpired) as error:
-        raise _unavailable(str(error)) from None
+    done = call_ruff(arguments, root, "the generated files")
     if done.returncode:
-        raise _unavailable((done.stderr or done.stdout).decode(errors="replace").strip()[-2000:])
-
-
-def _unavailable(reason: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG623", f"ruff cannot be run: {reason}", help="reinstall vitcg-scaffold; ruff is one of its dependencies"
-        )
-    )
+        raise unavailable((done.stderr or done.stdout).strip()[-2000:])

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from scaffold.adapters.generations import render_differences
 from scaffold.adapters.header import add_header, spec_hash
 from scaffold.adapters.layout import format_sources
-from scaffold.adapters.support import refusal
-from scaffold.adapters.towers import unfit_releases
+from scaffold.adapters.towers import no_adapter, unfit_releases
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.render import Code, pyrepr, render_template
 
@@ -37,7 +36,6 @@ class Source:
 
     reference: str
     port: AnyPort
-    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def name(self) -> str:
@@ -119,7 +117,7 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
     refused: list[Refused] = []
     for source in sorted(sources, key=lambda source: source.name):
         for generation in SERVED:
-            reason = refusal(source.port, generation)
+            reason = no_adapter(source.port, generation)
             if reason is not None:
                 refused.append(Refused(source, generation, reason))
             else:
@@ -215,10 +213,6 @@ def _package(spoken: Mapping[Source, Sequence[Generation]], releases: Mapping[st
         for name in releases
     }
     return render_template("adapter/package.py.jinja", adapters=table, releases=releases)
-
-
-def _name(generation: Generation) -> str:
-    return generation.name
 
 
 def _docs(

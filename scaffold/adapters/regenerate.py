@@ -272,8 +272,7 @@ def _load(folder: Path, reference: str) -> Source:
     place = Path(os.path.relpath(folder / reference)) if is_file else shipped_path(reference)
     if is_file and place is not None and not place.exists():
         raise DiagnosticError(_no_descriptor(folder, reference, place))
-    port = load_descriptor(place if place is not None else reference)
-    return Source(reference, port, port.warnings)
+    return Source(reference, load_descriptor(place if place is not None else reference))
 
 
 def _no_descriptor(folder: Path, reference: str, place: Path) -> Diagnostic:
@@ -292,7 +291,7 @@ def _notes(outputs: Outputs, looked_at: Sequence[Source]) -> Iterator[Diagnostic
     """The warnings of the descriptors, and one note for all that lack adapters for the same generations and reason."""
     lacking: dict[tuple[str, tuple[str, ...]], list[Source]] = {}
     for source in looked_at:
-        yield from source.warnings
+        yield from source.port.warnings
         reasons: dict[str, list[str]] = {}
         for entry in outputs.refused:
             if entry.source is source:

@@ -15,7 +15,7 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scaffold.adapters.support import tower_answer
+from scaffold.adapters.towers import known_tower
 from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.plan.methods import render_methods, without_paths
 from scaffold.protocol.profile import PROTOCOL
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin | None]:
     """The module of one adapter and that of its mixin, which lies beside it: before formatting, without headers."""
     port = without_paths(port, profile.dialect)
-    facts, answer = tower_answer(port, profile.generation)
+    answer = known_tower(port, profile.generation)
+    facts = answer.facts
+    assert facts is not None, "the generation was refused"
     if port.reenters:  # A mixin is that of every model of the generation, and right for either answer.
         facts = replace(facts, attention_fills_zeros=False)
     methods = render_methods(port, profile, facts)

@@ -43,6 +43,16 @@ class TowerAnswer:
     keeps_model_config: bool = False
 
 
+def no_adapter(port: AnyPort, generation: Generation) -> str | None:
+    """The reason why a descriptor cannot be spoken in a generation without a tree, None when there is an adapter."""
+    from scaffold.plan.methods import refusal
+    from scaffold.protocol import known_profile
+
+    if refusal(port, known_profile(generation).dialect) is not None:
+        return "its layout has no form in this protocol"
+    return known_tower(port, generation).reason
+
+
 def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
     """The recorded answer for the descriptor. A model without a tower to split needs nothing recorded."""
     from scaffold.plan.views import TreeFacts

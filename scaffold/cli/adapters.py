@@ -17,14 +17,14 @@ from scaffold.cli.reentry import SERVING
 from scaffold.diagnostics import Exit
 
 if TYPE_CHECKING:
-    from scaffold.adapters import Regeneration
+    from scaffold.adapters.regenerate import Regeneration
 
 
 def generate_adapters(
     console: Console, descriptors: Sequence[str], mode: str | None, folder: Path, *, allow_dirty: bool
 ) -> None:
     """Those of `descriptors`, or of all that the folder's manifest names. `mode` is `check`, `diff` or None: write."""
-    from scaffold.adapters import plan_regeneration, publish_regeneration
+    from scaffold.adapters.regenerate import plan_regeneration, publish_regeneration
 
     plan = plan_regeneration(folder, descriptors)
     if plan.nothing is not None:  # a check of nothing must not pass

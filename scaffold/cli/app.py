@@ -24,6 +24,7 @@ from scaffold import __version__
 from scaffold.cli.console import Console
 from scaffold.cli.options import PROGRAM
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
+from scaffold.report import FORMATS
 from scaffold.report.plain import one_line
 
 #: Section of `--help` -> command -> (module below scaffold.cli, summary), in the order of use.
@@ -142,8 +143,8 @@ def _output_options(*, inner: bool = False) -> list[click.Option]:
         if value is not None and value is not False:
             setattr(console, str(option.name), value)
 
+    formats = click.Choice(FORMATS)
     common: dict[str, Any] = {"expose_value": False, "is_eager": True, "callback": configure, "hidden": inner}
-    formats = click.Choice(["text", "json", "github", "sarif"])
     return [
         click.Option(["--format", "output_format"], type=formats, help="The format of diagnostics [text].", **common),
         click.Option(
@@ -194,10 +195,11 @@ def main(arguments: list[str] | None = None) -> None:
     # frees nothing. The interpreter's last collection takes another 100 ms for memory that goes anyway.
     gc.set_threshold(100_000, 50, 100)
     atexit.register(gc.freeze)
-    console = Console()
+    words = sys.argv[1:] if arguments is None else arguments
+    console = Console(words=tuple(words))
     code = int(Exit.OK)
     try:
-        code, problems = _run(console, arguments)
+        code, problems = _run(console)
         if problems is not None:
             console.finish(code, problems)
         sys.stdout.flush()
@@ -214,10 +216,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagnostic] | None]:
+def _run(console: Console) -> tuple[int, list[Diagnostic] | None]:
     """The exit code, and the diagnostics still to report; None when the run stopped before it had a result."""
     try:
-        done = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False, obj=console)
+        done = cli.main(list(console.words), prog_name=PROGRAM, standalone_mode=False, obj=console)
         return int(done) if isinstance(done, int) else int(Exit.OK), []
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _stopped("Interrupted.", signal.SIGINT), None
@@ -227,7 +229,7 @@ def _run(console: Console, arguments: list[str] | None) -> tuple[int, list[Diagn
         shown = io.StringIO()
         error.show(shown)
         text = shown.getvalue()
-        for word in sys.argv[1:] if arguments is None else arguments:
+        for word in console.words:
             text = text.replace(word, one_line(word)) if not word.isprintable() else text
         console.fault(text)
         return error.exit_code, None

@@ -32,6 +32,8 @@ class Console:
     color: str = "auto"
     quiet: bool = False
     debug: bool = False
+    #: The user's words behind the program's name.
+    words: tuple[str, ...] = ()
     #: Where the files are whose names in diagnostics are no paths from here: `vllm-0.22.0` and `internvl.yaml`, say.
     places: dict[str, Path] = field(default_factory=dict, repr=False)
     _held: list[Diagnostic] = field(default_factory=list, repr=False)

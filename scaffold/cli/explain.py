@@ -42,5 +42,5 @@ def command(console: Console, code: str | None) -> None:
         close = [code for code in codes if code.startswith(name)] or get_close_matches(name, codes, cutoff=0.8)
         hint = f"did you mean {' or '.join(close[:3])}?" if close else "run `vitcg-scaffold explain` for the list"
         raise click.BadParameter(f"there is no code {code}; {hint}", param_hint="CODE")
-    text = "\n\n".join(fill(" ".join(block.split()), 100) for block in wanted.explanation.split("\n\n"))
+    text = "\n\n".join(fill(block, 100) for block in wanted.explanation.split("\n\n"))
     console.document(f"{wanted.code}: {wanted.title}\n\n{text}\n")

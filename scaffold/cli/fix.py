@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     default="all",
     help="Emulate this attention kernel, as in `verify`, or all that the model may have [all].",
 )
-@recipe_option()
+@recipe_option
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
     "--text",
@@ -109,8 +109,7 @@ def command(
     if text is not None and fix.changes:
         _write_text(console, fix, text)
     if check and changes:
-        options = [*(["--tail", tail] if tail != "all" else []), *(["--into", str(into)] if into is not None else [])]
-        _name_pending(console, fix, command_line("fix", model, "--vllm", vllm, *options))
+        _name_pending(console, fix, command_line(*(word for word in console.words if word != "--check")))
         raise click.exceptions.Exit(Exit.DRIFT)
     if changes and not diff:
         name_undo(console, name)

@@ -74,7 +74,7 @@ def model_options(command: _Command) -> _Command:
             help="Take the sizes from this config.json, or from a checkpoint's folder: its own processor then makes "
             "the inputs [a known checkpoint's, or the defaults of the configuration's class].",
         ),
-        trust_option(),
+        trust_option,
     ):
         command = option(command)
     return command

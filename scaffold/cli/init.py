@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from scaffold.cli.watching import TimedLine
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.draft import Draft, Question
     from scaffold.protocol import SourceTree
     from scaffold.watch import Recording
@@ -51,7 +52,7 @@ _STDOUT = "<draft>"
 )
 @click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @target_option(required=True)
-@package_option()
+@package_option
 @click.option(
     "-o",
     "--output",
@@ -81,10 +82,10 @@ _STDOUT = "<draft>"
     help="Draft nothing: run the model, and print which calls it made. This runs the tree's code, too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the recording as JSON.")
-@recipe_option()
-@config_option()
-@set_option()
-@trust_option()
+@recipe_option
+@config_option
+@set_option
+@trust_option
 @click.pass_obj
 def command(
     console: Console,
@@ -119,6 +120,7 @@ def command(
     the model and what is in the way; no command takes it for a descriptor. Where the port of a base serves the model,
     `init` says so and ends.
     """
+    from scaffold.descriptor.worth import worth
     from scaffold.draft import (
         NoDraft,
         draft_descriptor,
@@ -171,12 +173,12 @@ def command(
             console.result(f"wrote {output}: no port, but what is known of the model and what is in the way of one")
             raise
         console.report(refusal.diagnostics)
-        options = _again(given, layout, yes, no_run, force, building)
-        start = command_line("init", model, *target_words(vllm, package), *options, "-o", "start.yaml")
+        start = command_line(*console.words, "-o", "start.yaml")
         console.note(f"No draft. For a file with what is known of the model: {start}")
         raise click.exceptions.Exit(int(refusal.exit)) from None
-    draft = _below(header, draft)
-    _check_answers(draft)
+    draft = replace(draft, text=header + draft.text)
+    port, problems = _loaded(draft, output)
+    _check_answers(draft, problems)
     if yes and draft.open:
         raise DiagnosticError(_unanswered(draft))
     if output is None:
@@ -184,10 +186,10 @@ def command(
     else:
         write_output(output, draft.text)
         console.result(f"wrote {output}")
-    console.report([*_notes(draft, output), *_questions(draft, output)])
-    again = ("init", model, *target_words(vllm, package), *_again(given, layout, yes, no_run, force, building))
-    words = target_words(vllm, package)
-    _say_next(console, draft, output, _ending(draft, tree, output, words), command_line(*again))
+    open_questions = [replace(found, severity=Severity.WARNING) for found in problems if found.code == "VCG390"]
+    gain = worth(port) if port is not None else None
+    console.report([*draft.notes, *([gain] if gain is not None else []), *open_questions])
+    _say_next(console, draft, output, _ending(draft, port, tree, output, target_words(vllm, package)))
 
 
 def _editor_line(output: Path | None) -> str:
@@ -207,15 +209,14 @@ def _editor_line(output: Path | None) -> str:
     return f"{EDITOR_LINE} $schema={address}\n"
 
 
-def _below(header: str, draft: Draft) -> Draft:
-    """The draft under one more line; its notes on itself move along."""
-    moved = (
-        replace(note, span=replace(note.span, line=note.span.line + 1, end_line=note.span.end_line + 1))
-        if note.span is not None and note.span.file == f"{draft.name}.yaml"
-        else note
-        for note in draft.notes
-    )
-    return replace(draft, text=header + draft.text, notes=tuple(moved))
+def _loaded(draft: Draft, output: Path | None) -> tuple[AnyPort | None, tuple[Diagnostic, ...]]:
+    """The port that a draft describes; where it describes none yet, the problems at their places in its file."""
+    from scaffold.descriptor import load_descriptor_text
+
+    try:
+        return load_descriptor_text(draft.text, str(output) if output is not None else _STDOUT), ()
+    except DiagnosticError as error:
+        return None, error.diagnostics
 
 
 def _record(console: Console, tree: SourceTree, model: str, building: dict[str, Any]) -> Recording:
@@ -289,7 +290,7 @@ def _take_first(console: Console, question: Question) -> str | None:
     return question.candidates[0].value
 
 
-def _check_answers(draft: Draft) -> None:
+def _check_answers(draft: Draft, problems: Sequence[Diagnostic]) -> None:
     """Refuse answers that no question asked for, and those that make the descriptor wrong."""
     if draft.unused:
         from difflib import get_close_matches
@@ -298,17 +299,10 @@ def _check_answers(draft: Draft) -> None:
         near = get_close_matches(draft.unused[0], asked, n=1)
         hint = f" Did you mean `{near[0]}`?" if near else f" Questions: {', '.join(asked) or 'none'}."
         raise click.UsageError(f"nothing asks for `{draft.unused[0]}`.{hint}")
-    from scaffold.descriptor.load import load_descriptor_text
-
-    try:
-        load_descriptor_text(draft.text, _STDOUT)
-    except DiagnosticError as error:
-        wrong = [problem for problem in error.diagnostics if problem.code != "VCG390" and problem.exit]
-        if not wrong:
-            return
+    wrong = [problem for problem in problems if problem.code != "VCG390" and problem.exit]
+    if wrong:
         lines = draft.text.splitlines()
-        shown = [_with_line(problem, lines) for problem in wrong]
-        raise DiagnosticError(shown) from None
+        raise DiagnosticError(_with_line(problem, lines) for problem in wrong)
 
 
 def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
@@ -316,30 +310,7 @@ def _with_line(problem: Diagnostic, lines: list[str]) -> Diagnostic:
     if problem.span is None:
         return problem
     text = lines[problem.span.line - 1].strip()
-    return Diagnostic(problem.code, f"{problem.message}: `{text}`", problem.span, problem.help, problem.severity)
-
-
-def _notes(draft: Draft, output: Path | None) -> list[Diagnostic]:
-    """The draft's notes. One on the descriptor itself points into the file that holds it now."""
-    name = str(output) if output is not None else _STDOUT
-    return [
-        replace(note, span=replace(note.span, file=name))
-        if note.span is not None and note.span.file == f"{draft.name}.yaml"
-        else note
-        for note in draft.notes
-    ]
-
-
-def _questions(draft: Draft, output: Path | None) -> list[Diagnostic]:
-    """The open questions, as the written draft has them."""
-    from scaffold.descriptor.load import load_descriptor_text
-
-    name = str(output) if output is not None else _STDOUT
-    try:
-        load_descriptor_text(draft.text, name)
-    except DiagnosticError as error:
-        return [replace(found, severity=Severity.WARNING) for found in error.diagnostics if found.code == "VCG390"]
-    return []
+    return replace(problem, message=f"{problem.message}: `{text}`", span=replace(problem.span, file=_STDOUT), notes=())
 
 
 def _unanswered(draft: Draft) -> list[Diagnostic]:
@@ -355,39 +326,19 @@ def _unanswered(draft: Draft) -> list[Diagnostic]:
     ]
 
 
-def _again(
-    given: tuple[str, ...], layout: str | None, yes: bool, no_run: bool, force: bool, building: dict[str, Any]
-) -> list[str]:
-    """The options that decide what a draft says."""
-    said = [("--answer", text) for text in given] + [("--set", text) for text in _dotted(building["values"])]
-    said += [(f"--{name}", value) for name in ("recipe", "config") if (value := building[name])]
-    flags = {"--trust-remote-code": building["trust_remote_code"], "--yes": yes, "--no-run": no_run, "--force": force}
-    words = [word for pair in said for word in pair]
-    return [*words, *(["--layout", layout] if layout else []), *(flag for flag, on in flags.items() if on)]
-
-
-def _dotted(values: dict[str, Any], above: str = "") -> Iterator[str]:
-    """The values of a configuration as `--set` takes them."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}={json.dumps(value)}"
-
-
-def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[str]) -> tuple[str, list[str]]:
+def _ending(
+    draft: Draft, port: AnyPort | None, tree: SourceTree, output: Path | None, target: list[str]
+) -> tuple[str, list[str]]:
     """The result that a written draft without an open question gives, and the next commands; nothing of others."""
     from scaffold.cli.reentry import adapter_commands
-    from scaffold.descriptor.load import load_descriptor_text
     from scaffold.plan import plan_changes
     from scaffold.protocol import read_protocol
 
-    if output is None or draft.open:
+    if output is None or draft.open or port is None:
         return "", []
     ported = any(note.code == "VCG485" for note in draft.notes)
     following = [command_line("plan", output, *target, *(["--replace"] if ported else []))]
     try:
-        port = load_descriptor_text(draft.text, str(output))
         plan = plan_changes(port, tree, read_protocol(tree), replace=True)
     except DiagnosticError:
         return "", following  # `plan` says why
@@ -399,7 +350,7 @@ def _ending(draft: Draft, tree: SourceTree, output: Path | None, target: list[st
     return ": this gives an adapter for the plugin, and no port for a tree (VCG466)", adapter
 
 
-def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple[str, list[str]], again: str) -> None:
+def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple[str, list[str]]) -> None:
     """The next commands, as they can be typed: commands take a descriptor from a file."""
     asked, left = len(draft.questions), len(draft.open)
     name = output if output is not None else f"{draft.name}.yaml"
@@ -408,7 +359,7 @@ def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple
     if left:
         state = f"{left} of {asked} question{'s' * (asked != 1)} open"
     if output is None:
-        following = [f"{again} -o {name}"]
+        following = [command_line(*console.words, "-o", name)]
     elif left:
         state, following = f"{state}: answer them in {name}", [command_line("validate", name)]
     console.note(f"{state}{gives}. Next: {', then '.join(f'`{one}`' for one in following)}")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @descriptor_argument("descriptors", nargs=-1, metavar="[DESCRIPTOR]...")
 @target_option(required=False)
-@package_option()
+@package_option
 @click.option("--all", "everything", is_flag=True, help="Without --vllm: all descriptors of the folder's manifest.")
 @click.option("--diff", is_flag=True, help="Print the change as a patch on stdout; write nothing.")
 @click.option("--check", is_flag=True, help="Exit 1 if anything would change; write nothing.")

@@ -36,16 +36,6 @@ def target_option(*, required: bool) -> Callable[[_Command], _Command]:
     )
 
 
-def package_option() -> Callable[[_Command], _Command]:
-    """`--package FOLDER | NAME`."""
-    return click.option(
-        "--package",
-        metavar="FOLDER|NAME",
-        shell_complete=lambda ctx, parameter, incomplete: _completions(incomplete, (), "dir"),
-        help="Port a model of this package, a folder or an installed one, that uses the vLLM of --vllm.",
-    )
-
-
 def descriptor_argument(name: str = "descriptor", **settings: Any) -> Callable[[_Command], _Command]:
     """A descriptor's file or shipped name; completion offers both."""
 
@@ -72,39 +62,6 @@ class _RecipePath(click.Path):
         return value if value == AUTOMATIC else super().convert(value, param, ctx)
 
 
-def recipe_option() -> Callable[[_Command], _Command]:
-    """`--recipe FILE.py | automatic`."""
-    return click.option(
-        "--recipe",
-        metavar="FILE.py|automatic",
-        type=_RecipePath(exists=True, dir_okay=False, resolve_path=True),
-        help="Build the tiny model by this Python file, or automatically [the shipped recipe, else automatically].",
-    )
-
-
-def config_option() -> Callable[[_Command], _Command]:
-    """`--config config.json | FOLDER`."""
-    return click.option(
-        "--config",
-        metavar="FILE|FOLDER",
-        type=click.Path(exists=True, resolve_path=True),
-        help="Build the tiny model by this config.json, or by a checkpoint's folder: its own processor then makes the "
-        "inputs.",
-    )
-
-
-def set_option() -> Callable[[_Command], _Command]:
-    """`--set KEY=VALUE`."""
-    return click.option(
-        "--set",
-        "values",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_values,
-        help="Give the tiny model's configuration this value, such as text_config.head_dim=32 (repeatable).",
-    )
-
-
 def _values(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
     """Values by name, those of parts nested. A value that is no JSON is text."""
     import json
@@ -123,13 +80,6 @@ def _values(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ..
         with suppress(ValueError):
             inner[name] = json.loads(value)
     return values
-
-
-def trust_option() -> Callable[[_Command], _Command]:
-    """`--trust-remote-code`."""
-    return click.option(
-        "--trust-remote-code", is_flag=True, help="Run the Python code in the folder that --config names."
-    )
 
 
 def check_trusted(trust_remote_code: bool, given: str | Path | None) -> None:
@@ -166,35 +116,6 @@ def command_line(*words: str | Path) -> str:
     from shlex import join
 
     return join([PROGRAM, *map(str, words)])
-
-
-def tree_with_runs(given: Path | None) -> Path:
-    """The tree that `revert` means: the given one, or the nearest one above the current folder.
-
-    Raises VCG506 with the trees right below, when the current folder is in none.
-    """
-    if given is not None:
-        return given
-    here = Path()
-    for folder in (here, *here.absolute().parents):
-        if (folder / _STORE).is_dir():
-            return folder
-    below = sorted(folder for folder in here.iterdir() if (folder / _STORE).is_dir())
-    if not below:
-        return here
-    from scaffold.diagnostics import Diagnostic, DiagnosticError
-
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG506",
-            "the current folder is in no tree that a run wrote to",
-            help=f"name the tree: {' or '.join(f'`{folder}`' for folder in below)}",
-        )
-    )
-
-
-#: `scaffold.publish.store.STORE`, which is too heavy to import for a default.
-_STORE = ".vitcg-scaffold"
 
 
 def _complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -245,3 +166,36 @@ def _completions(incomplete: str, words: Iterable[str], path: str) -> list[Compl
         CompletionItem(incomplete or "./", type=path),
         *(CompletionItem(one) for one in words if one.startswith(incomplete)),
     ]
+
+
+#: Options that several commands have.
+package_option = click.option(
+    "--package",
+    metavar="FOLDER|NAME",
+    shell_complete=lambda ctx, parameter, incomplete: _completions(incomplete, (), "dir"),
+    help="Port a model of this package, a folder or an installed one, that uses the vLLM of --vllm.",
+)
+recipe_option = click.option(
+    "--recipe",
+    metavar="FILE.py|automatic",
+    type=_RecipePath(exists=True, dir_okay=False, resolve_path=True),
+    help="Build the tiny model by this Python file, or automatically [the shipped recipe, else automatically].",
+)
+config_option = click.option(
+    "--config",
+    metavar="FILE|FOLDER",
+    type=click.Path(exists=True, resolve_path=True),
+    help="Build the tiny model by this config.json, or by a checkpoint's folder: its own processor then makes the "
+    "inputs.",
+)
+set_option = click.option(
+    "--set",
+    "values",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_values,
+    help="Give the tiny model's configuration this value, such as text_config.head_dim=32 (repeatable).",
+)
+trust_option = click.option(
+    "--trust-remote-code", is_flag=True, help="Run the Python code in the folder that --config names."
+)

@@ -36,7 +36,7 @@ _PAUSE = 0.05
 @click.command("plan", epilog=examples("plan internvl --vllm 0.22.0 -v", "plan mymodel.yaml --vllm ~/vllm --watch"))
 @descriptor_argument()
 @target_option(required=True)
-@package_option()
+@package_option
 @click.option("--replace", is_flag=True, help="Plan the swap of an existing implementation.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what was derived from the tree, with its place.")
 @click.option("--watch", is_flag=True, help="Plan again after each change of the descriptor, until Ctrl-C.")

@@ -79,9 +79,9 @@ def _instead(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[str]) 
 
 def _no_adapter(port: AnyPort, plan: Plan) -> str:
     """Why the plugin has no adapter of a descriptor on a tree's release; empty where it has, or can have one."""
-    from scaffold.adapters.support import refusal
+    from scaffold.adapters.towers import no_adapter
     from scaffold.protocol import SERVED
 
     if plan.profile.generation not in SERVED:
         return f"the plugin serves vLLM {SERVED[0].first} to {SERVED[-1].last}"
-    return refusal(port, plan.profile.generation) or ""
+    return no_adapter(port, plan.profile.generation) or ""

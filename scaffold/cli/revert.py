@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import examples, tree_with_runs
+from scaffold.cli.options import examples
+from scaffold.diagnostics import Diagnostic, DiagnosticError
 
 
 @click.command("revert", epilog=examples("revert ~/src/vllm", "revert --unfinished ~/src/vllm"))
@@ -23,7 +24,7 @@ def command(console: Console, tree: Path | None, force: bool, unfinished: bool) 
     """
     from scaffold.publish import lost_links, recover, revert_last
 
-    root = tree_with_runs(tree)
+    root = tree or _tree_here()
     killed = recover(root, force=force).rolled_back
     if killed is not None:
         for file in killed.files:
@@ -39,3 +40,18 @@ def command(console: Console, tree: Path | None, force: bool, unfinished: bool) 
         console.result(f"{'removed' if file.after is None else 'restored':>12}  {file.path}")
     console.report(lost_links(record))
     console.note(f"Undid: {record.label.removeprefix('revert ')}")
+
+
+def _tree_here() -> Path:
+    """The nearest tree with runs above the current folder. Raises VCG506 where only folders right below are trees."""
+    from scaffold.publish.store import STORE
+
+    here = Path()
+    for folder in (here, *here.absolute().parents):
+        if (folder / STORE).is_dir():
+            return folder
+    below = sorted(folder for folder in here.iterdir() if (folder / STORE).is_dir())
+    if not below:
+        return here
+    help = f"name the tree: {' or '.join(f'`{folder}`' for folder in below)}"
+    raise DiagnosticError(Diagnostic("VCG506", "the current folder is in no tree that a run wrote to", help=help))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @descriptor_argument()
 @target_option(required=True)
-@package_option()
+@package_option
 @click.option(
     "--tail",
     type=click.Choice(["fa2", "fa3", "cudnn", "all"]),
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     default="auto",
     help="Run real CUDA graphs too: where possible (auto), never (cpu), or always (cuda, which fails without a GPU).",
 )
-@recipe_option()
-@config_option()
-@set_option()
-@trust_option()
+@recipe_option
+@config_option
+@set_option
+@trust_option
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print one line per comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")

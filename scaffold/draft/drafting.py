@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
-from scaffold.descriptor.worth import worth
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import beside, unfollowed_bases
 from scaffold.draft.common import Drafted, pixel_keys, seen
@@ -162,16 +160,13 @@ def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
     name, text = file_name(model.file), sheet.text(title)
-    gain = None  # where graphs of the port stop paying off; an answer that is no value is for `validate` to say
-    with suppress(DiagnosticError):
-        gain = worth(load_descriptor_text(text, f"{name}.yaml")) if not sheet.open else None
     return Draft(
         name,
         text,
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *map(beside, _unfollowed(subject)), *(note for note in (port, gain) if note is not None)),
+        (*notes, *map(beside, _unfollowed(subject)), *([port] if port is not None else [])),
     )
 
 

@@ -28,50 +28,34 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     path = port.processor_module.replace(".", "/") + ".py"
     owner = find_class(tree.parse(path), processor.class_) if tree.exists(path) else None
     if owner is None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG438",
-                f"{tree.display(path)} has no class {processor.class_}",
-                port.span("processor.class"),
-                "look for the image processor that the model's module imports",
-            )
-        )
+        help = "look for the image processor that the model's module imports"
+        message = f"{tree.display(path)} has no class {processor.class_}"
+        raise DiagnosticError(Diagnostic("VCG438", message, port.span("processor.class"), help))
+    place = (f"the class is at {tree.display(path)}:{owner.lineno}",)
+
+    def refused(message: str, at: str, help: str) -> DiagnosticError:
+        message = f"{processor.class_} {message}"
+        return DiagnosticError(Diagnostic("VCG438", message, port.span(f"processor.{at}"), help, notes=place))
+
     attributes = {name: value for name, value in processor.values.items() if isinstance(value, str)}
     if attributes and (required := _required(Program(tree), path, processor.class_)):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG438",
-                f"{processor.class_} cannot be made without {', '.join(required)}, and a port gives no arguments",
-                port.span("processor.class"),
-                "say the constants under `let`, as attributes of the model's configuration",
-                notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
-            )
+        raise refused(
+            f"cannot be made without {', '.join(required)}, and a port gives no arguments",
+            "class",
+            "say the constants under `let`, as attributes of the model's configuration",
         )
     known = _attributes(owner)
     for name, attribute in attributes.items():
         if attribute not in known:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG438",
-                    f"{processor.class_} sets no attribute {attribute} in this tree",
-                    port.span(f"processor.values.{name}"),
-                    f"it sets {', '.join(sorted(known)) or 'none'}",
-                    notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
-                )
-            )
+            sets = f"it sets {', '.join(sorted(known)) or 'none'}"
+            raise refused(f"sets no attribute {attribute} in this tree", f"values.{name}", sets)
     counts = {name: value for name, value in processor.values.items() if isinstance(value, Count)}
     static = {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and _is_static(node)}
     for name, count in counts.items():
         if count.method not in static:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG438",
-                    f"{processor.class_} has no static method {count.method} of one argument in this tree",
-                    port.span(f"processor.values.{name}"),
-                    f"it has {', '.join(sorted(static)) or 'none'}",
-                    notes=(f"the class is at {tree.display(path)}:{owner.lineno}",),
-                )
-            )
+            has = f"it has {', '.join(sorted(static)) or 'none'}"
+            message = f"has no static method {count.method} of one argument in this tree"
+            raise refused(message, f"values.{name}", has)
     return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
 
 

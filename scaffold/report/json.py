@@ -11,6 +11,7 @@ Lines and columns count from 1 in characters; the end column is exclusive. `exit
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from scaffold.diagnostics import Diagnostic, Severity
@@ -21,23 +22,19 @@ FORMAT, VERSION = "vitcg-diagnostics", 1
 
 
 def render_json(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> str:
-    """One JSON document with keys in a fixed order, and diagnostics in the order of the text."""
-    return json_of(payload(diagnostics, exit_code))
+    """One JSON document with keys in a fixed order, and diagnostics in the order of the text.
 
-
-def payload(diagnostics: Iterable[Diagnostic], exit_code: int | None = None) -> dict[str, Any]:
-    """The document as plain values. Without an argument, `exit_code` follows from the diagnostics."""
-    if exit_code is None:
-        diagnostics = list(diagnostics)
-        exit_code = max((entry.exit for entry in diagnostics), default=0)
+    Without an argument, `exit_code` follows from the diagnostics.
+    """
     listed = by_place(diagnostics)
-    return {
+    document = {
         "format": FORMAT,
         "version": VERSION,
         "counts": {severity.value: sum(entry.severity is severity for entry in listed) for severity in Severity},
-        "exit_code": int(exit_code),
+        "exit_code": int(max((entry.exit for entry in listed), default=0) if exit_code is None else exit_code),
         "diagnostics": [_entry(entry) for entry in listed],
     }
+    return json_of(document)
 
 
 def _entry(diagnostic: Diagnostic) -> dict[str, Any]:
@@ -48,13 +45,5 @@ def _entry(diagnostic: Diagnostic) -> dict[str, Any]:
         "message": diagnostic.message,
         "help": diagnostic.help,
         "notes": list(diagnostic.notes),
-        "span": None
-        if span is None
-        else {
-            "file": span.file,
-            "line": span.line,
-            "column": span.column,
-            "end_line": span.end_line,
-            "end_column": span.end_column,
-        },
+        "span": None if span is None else asdict(span),
     }

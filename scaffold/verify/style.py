@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -183,10 +183,10 @@ def _ruff_binary() -> str:
 
         return str(find_ruff_bin())
     except (ImportError, FileNotFoundError) as error:
-        raise _unavailable(f"it is not installed in this environment ({error})") from None
+        raise unavailable(f"it is not installed in this environment ({error})") from None
 
 
-def _unavailable(
+def unavailable(
     reason: str, help_text: str = "reinstall vitcg-scaffold; ruff is one of its dependencies"
 ) -> DiagnosticError:
     return DiagnosticError(Diagnostic("VCG623", f"ruff cannot be run: {reason}", help=help_text))
@@ -282,7 +282,7 @@ def _run_ruff(command: tuple[str, ...], text: str, path: str, config_root: Path)
         reason = _reason(done.stderr)
     done = _call(command, defaults, text, path, config_root)
     if done.returncode == _CONFIG_ERROR:  # not the settings: the text itself, or ruff
-        raise _unavailable(_reason(done.stderr))
+        raise unavailable(_reason(done.stderr))
     return _Answer(done.stdout, reason)
 
 
@@ -294,22 +294,27 @@ def _reason(stderr: str) -> str:
 def _call(
     command: tuple[str, ...], options: tuple[str, ...], text: str, path: str, config_root: Path
 ) -> subprocess.CompletedProcess[str]:
-    arguments = [_ruff_binary(), *command, *options, "--no-cache", "--quiet", "--stdin-filename", path, "-"]
+    return call_ruff([*command, *options, "--stdin-filename", path, "-"], config_root, path, text)
+
+
+def call_ruff(options: Sequence[str], folder: Path, what: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """One run of ruff in a folder, with `text` as its input. A message names `what` it runs on. Errors: VCG623."""
+    arguments = [_ruff_binary(), *options, "--no-cache", "--quiet"]
     try:
         done = subprocess.run(
             arguments,
             input=text.encode("utf-8"),
             capture_output=True,
-            cwd=config_root,
+            cwd=folder,
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )
     except OSError as error:
-        raise _unavailable(str(error)) from None
+        raise unavailable(str(error)) from None
     except subprocess.TimeoutExpired:
         advice = "give it more of the machine, or look for what it waits for: `ruff format --diff` in the tree"
-        raise _unavailable(f"it took more than {_TIMEOUT_SECONDS} s on {path}", advice) from None
+        raise unavailable(f"it took more than {_TIMEOUT_SECONDS} s on {what}", advice) from None
     # Decoded by hand: text mode would turn CR LF into LF.
     return subprocess.CompletedProcess(
         arguments, done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")

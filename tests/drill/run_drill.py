@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from scaffold.adapters import Source, render_outputs
+from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.protocol import open_tree, read_protocol
 from scaffold.workflow import load_port, prepare_port, prove_numerics
 

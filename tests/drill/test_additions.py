@@ -132,16 +132,14 @@ def test_an_error_is_two_files(copy: Copy) -> None:
         f'{rule}    if context.port.class_name == "Unwanted":\n'
         '        yield context.problem("VCG399", "the class is unwanted", "model.class", "name another one")\n',
     )
-    catalogue = "scaffold/diagnostics/catalogue/descriptor.py"
-    following = '    Code(\n        "VCG304",\n'
-    explained = '    Code("VCG399", "a class is unwanted", "Nobody wants it."),\n'
-    copy.replace(catalogue, following, explained + following)
+    codes, following = "scaffold/diagnostics/codes.md", "## VCG304: "
+    copy.replace(codes, following, f"## VCG399: a class is unwanted\n\nNobody wants it.\n\n{following}")
 
     copy.python("docs/reference/generate.py")
 
     assert "VCG399" in copy.python("-m", "scaffold.cli", "explain", "VCG399")
     assert "VCG399" in (copy.root / "docs/reference/errors.md").read_text("utf-8")
-    assert copy.edited() == ["scaffold/descriptor/rules.py", catalogue]
+    assert copy.edited() == ["scaffold/descriptor/rules.py", codes]
 
 
 def test_a_generation_is_two_files() -> None:

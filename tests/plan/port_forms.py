@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from scaffold.adapters.support import refusal
+from scaffold.adapters.towers import no_adapter
 from scaffold.descriptor import shipped_names
 from scaffold.plan import Plan, plan_changes
 from scaffold.protocol import SourceTree, read_protocol, resolve_target
@@ -30,7 +30,7 @@ def plans(tree: SourceTree) -> dict[str, Plan]:
 def rows(tree: SourceTree) -> Iterator[tuple[str, list[str]]]:
     """The forms, each with the shipped descriptors of it."""
     again = [name for name, plan in plans(tree).items() if plan.reenters]
-    adapters = [name for name in again if refusal(load_port(name), plans(tree)[name].profile.generation) is None]
+    adapters = [name for name in again if no_adapter(load_port(name), plans(tree)[name].profile.generation) is None]
     yield "a port for a tree", [name for name in plans(tree) if name not in again]
     yield "an adapter for the plugin alone", adapters
     yield "neither: no adapter can have its form", [name for name in again if name not in adapters]

@@ -57,6 +57,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(wheel):
 
     templates = [path.relative_to(ROOT / "templates") for path in (ROOT / "templates").rglob("*.jinja")]
     expected = {
+        "scaffold/diagnostics/codes.md",
         "scaffold/plugin.py",
         "scaffold/runtime/vllm/served.py",
         "vitcg_adapters/__init__.py",
@@ -122,7 +123,7 @@ GENERATING = """
 import sys
 from pathlib import Path
 import scaffold, vitcg_adapters
-from scaffold.adapters import plan_regeneration
+from scaffold.adapters.regenerate import plan_regeneration
 from scaffold.render import template_root
 from scaffold.tower import split_at_load  # what adapters of 0.20 and 0.21 import
 site = Path(scaffold.__file__).parents[1]

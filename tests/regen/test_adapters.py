@@ -19,8 +19,8 @@ import pytest
 from proven import assert_right
 
 import scaffold
-from scaffold.adapters import prove_adapter, render_outputs
-from scaffold.adapters.outputs import Outputs, Source
+from scaffold.adapters.outputs import Outputs, Source, render_outputs
+from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import name_defaults
 from scaffold.adapters.towers import encode_records, known_tower, record_towers, unfit_releases
 from scaffold.descriptor.load import shipped_names

@@ -11,9 +11,10 @@ import pytest
 from regen_scene import SHIPPED
 
 import scaffold
-from scaffold.adapters import plan_regeneration, read_manifest, render_outputs
 from scaffold.adapters.header import MARKER
-from scaffold.adapters.outputs import Source
+from scaffold.adapters.manifest import read_manifest
+from scaffold.adapters.outputs import Source, render_outputs
+from scaffold.adapters.regenerate import plan_regeneration
 from scaffold.descriptor.load import shipped_names
 from scaffold.workflow import load_port
 

@@ -39,7 +39,7 @@ def worker(name: str, size: int, mode: str) -> int:
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm.served import ServedManager
-    from scaffold.verify.numeric.recipes.base import configure, engine_config, randomise
+    from scaffold.verify.numeric.recipes.base import configure, engine_config, process_weights, randomise
     from scaffold.workflow import load_port
 
     class NoMemory(RecordingBackend):
@@ -71,10 +71,7 @@ def worker(name: str, size: int, mode: str) -> int:
         host, config = recipe.build(adapter)
         host.eval().requires_grad_(False)
         randomise(host, 0)
-        for module in host.modules():
-            method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-            if method is not None:
-                method(module)
+        process_weights(host)
         config.model_config.multimodal_config.mm_encoder_tp_mode = mode
         config.parallel_config.tensor_parallel_size = size
         session = recipe.sessions()[0]

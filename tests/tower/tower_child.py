@@ -133,7 +133,7 @@ def main() -> None:
     import torch
 
     from scaffold.verify.numeric import attention
-    from scaffold.verify.numeric.recipes.base import randomise
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
 
     cpu_imports.patch_vllm()
     attention.set_tail("fa2")
@@ -154,10 +154,7 @@ def main() -> None:
         randomise(old, 1)
         new.load_state_dict(old.state_dict(), strict=True)
         for tower in (old, new):
-            for module in tower.modules():
-                method = getattr(module, "quant_method", None)
-                if method is not None and hasattr(method, "process_weights_after_loading"):
-                    method.process_weights_after_loading(module)
+            process_weights(tower)
         for form in forms:
             for grid in GRIDS:
                 rows = sum(t * h * w for t, h, w in grid)

@@ -245,10 +245,7 @@ def build(recipe, kind):  # type: ignore[no-untyped-def]
             parameter.data.copy_((noise * (1.5 / fan_in**0.5)).to(parameter.dtype))
         else:
             parameter.data.copy_(1.0 + 0.2 * noise if "norm" in name and "weight" in name else 0.5 * noise)
-    for module in host.modules():
-        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-        if method is not None:
-            method(module)
+    base.process_weights(host)
     return host
 
 

@@ -123,10 +123,7 @@ def build(recipe, rank):  # type: ignore[no-untyped-def]
     generator = torch.Generator().manual_seed(1 + rank)
     for shard in shards_of(host):
         shard.weight.copy_(torch.randn(shard.weight.shape, generator=generator) * 1.5 / shard.weight.shape[1] ** 0.5)
-    for module in host.modules():
-        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-        if method is not None:
-            method(module)
+    base.process_weights(host)
     return host
 
 

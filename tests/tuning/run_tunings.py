@@ -29,15 +29,12 @@ def main() -> int:
 
 def build(recipe, dtype):  # type: ignore[no-untyped-def]
     """A host with the same random weights every time. (vLLM's parameters cannot be deep-copied.)"""
-    from scaffold.verify.numeric.recipes.base import randomise
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
 
     host, _ = recipe.build()
     host.eval().requires_grad_(False)
     randomise(host, 0)
-    for module in host.modules():
-        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-        if method is not None:
-            method(module)
+    process_weights(host)
     host.to(dtype)
     if "dtype" in vars(host):
         host.dtype = dtype
@@ -183,7 +180,7 @@ def serve(recipe, plain):  # type: ignore[no-untyped-def]
     from scaffold.runtime.tuning import largest_error, mlp
     from scaffold.runtime.vllm import EncoderCudaGraphManager
     from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
-    from scaffold.verify.numeric.recipes.base import configure
+    from scaffold.verify.numeric.recipes.base import configure, process_weights
 
     class OnCpu(EncoderCudaGraphManager):
         def _make_backend(self):  # type: ignore[no-untyped-def]
@@ -194,10 +191,7 @@ def serve(recipe, plain):  # type: ignore[no-untyped-def]
     host, config = recipe.build()
     host.eval().requires_grad_(False)
     host.load_state_dict(plain.state_dict())
-    for module in host.modules():
-        method = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
-        if method is not None:
-            method(module)
+    process_weights(host)
     if not hasattr(host, "get_encoder_cudagraph_config"):
         return None  # this release has no port of the model
     session = recipe.sessions()[0]
