@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES
@@ -36,8 +37,18 @@ _EXTRA = 8
 EMBEDS = re.compile(r"_embeds$")
 _CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_size$")
 
-#: The modalities of a draft, and notes on those that it leaves out.
-Drafted = tuple[tuple[str, ...], tuple[Diagnostic, ...]]
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The inputs with pixels of each drafted modality, and why others are left out.
+
+    `gated` are inputs that a processor may cut in another way than it was seen to; None where nothing is asked of it.
+    """
+
+    pixels: Mapping[str, str]
+    left: str = ""
+    gated: tuple[str, ...] | None = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 def seen(recording: Recording) -> str:
@@ -56,9 +67,9 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, kept: Collection[str], reason: str) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out, for a reason or because nothing of them was recorded."""
-    seen = {batch.modality: reason for batch in recording.batches if batch.modality not in kept}
+def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
+    seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
     place = subject.tree.span(subject.model.file, subject.model.place.line)
     help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
@@ -173,11 +184,12 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
 
 
-def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grids: bool = False) -> None:
+def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    With `grids`, precomputed embeddings may be so many, divided by one number. An input that the model refuses is none.
+    Of rows, precomputed embeddings may be so many, divided by one number. An input that the model refuses is none.
     """
+    grids = sheet.value("layout") == "rows"
     refused = set(_refused(subject))
     for field in batches[0].fields:
         if field.modality != batches[0].modality or field.key in refused:

@@ -23,14 +23,10 @@ from scaffold.draft.common import (
     entries_of,
     function_of,
     line_of,
-    omitted,
     pixel_keys,
-    put_fields,
     put_number,
-    put_width,
 )
 from scaffold.draft.explicit import put_explicit, tokens_recorded
-from scaffold.draft.gates import put_gate
 from scaffold.draft.layers import layers_of, put_joined_width
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond_context
@@ -122,7 +118,6 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
     for name, (site, entry) in kept.items():
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
         sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
-        put_fields(subject, recording.of(name), sheet)
     put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
@@ -146,14 +141,14 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
             return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
-    if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
-        put_width(recording, batches[0], sheet)
-    put_gate(subject, [site.pixels for site in sites], sheet)
+    if sites[0].layers:
+        put_joined_width(subject, recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
-    notes = omitted(subject, recording, kept, "no call gets all of its pixels as units")
+    notes: tuple[Diagnostic, ...] = ()
     if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
-        notes += (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
-    return tuple(kept), notes
+        notes = (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
+    pixels = {name: site.pixels for name, (site, _) in kept.items()}
+    return Drafted(pixels, "no call gets all of its pixels as units", tuple(pixels.values()), notes)
 
 
 def reached_sites(

@@ -28,17 +28,16 @@ def layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in layers if text)) if layers and all(layers) else ()
 
 
-def put_joined_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet) -> bool:
-    """Ask for the columns of embeddings that several results make side by side; False where nothing shows these."""
+def put_joined_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet) -> None:
+    """Ask for the columns of embeddings that several results make side by side, where something shows these."""
     width, joined = batch.results[0].shape[-1], _joined_results(subject)
     held = {path: n for path, n in recording.numbers.items() if TEXT_WIDTH.fullmatch(path)}
     wide = [path for path, n in held.items() if isinstance(n, int) and width > n and not width % n]
     if len(wide) != 1 or joined is None:
-        return False
+        return
     what = "columns of the embeddings, which the model makes of several layers side by side"
     candidate = Candidate(f"{wide[0]} * ({joined[0]})", "so many results beside each other", joined[1])
     sheet.ask(Question("output.hidden_size", what, (candidate,)))
-    return True
 
 
 def _layer(function: ast.AST, index: ast.expr) -> str | None:

@@ -19,7 +19,6 @@ from scaffold.draft.common import (
     embeds_of,
     function_of,
     line_of,
-    omitted,
     pixel_keys,
     put_number,
     put_width,
@@ -56,7 +55,7 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     }
     _put_tower(subject, recording, kept, sheet)
     put_budget(subject, list(kept), sheet)
-    return tuple(kept), omitted(subject, recording, kept, _OTHER)
+    return Drafted({name: one.pixels for name, one in kept.items()}, _OTHER, None)
 
 
 def _entered(batches: Sequence[Batch]) -> Entered | None:

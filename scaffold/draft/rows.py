@@ -23,14 +23,10 @@ from scaffold.draft.common import (
     entries_of,
     function_of,
     line_of,
-    omitted,
     pixel_keys,
-    put_fields,
     put_number,
-    put_width,
     sizes_of_items,
 )
-from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
@@ -41,7 +37,8 @@ from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
-_MODALITIES = ("image", "vision_chunk")
+CHUNK = "vision_chunk"
+_MODALITIES = ("image", CHUNK)
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
 #: Columns of a grid that counts frames, too.
@@ -137,7 +134,6 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     entry, place = _entry(subject, batches[0], encoder, loop)
     sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
     sheet.put(f"modalities.{modality}.entry", entry, place)
-    put_fields(subject, batches, sheet, grids=True)
     _put_item(recording, batches, encoder, pixels, sheet)
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
@@ -152,11 +148,9 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
-    put_width(recording, batches[0], sheet)
-    if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
-        put_gate(subject, (pixels.key,), sheet)
-    # A chunk is an image where a test of the port brings one.
-    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
+    # The frames of a chunk may become fewer tokens than its rows say.
+    gated = (pixels.key,) if modality == CHUNK else None
+    return Drafted({modality: pixels.key}, "graphs of rows hold images", gated)
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
