@@ -63,8 +63,8 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
     fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
         sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
-        grids = [_grid(leaf.value) for batch in batches for leaf in batch.inputs if leaf.at == sizes]
-        columns = {len(one) for grid in grids for one in grid or [()]}
+        grids = [leaf.grid for batch in batches for leaf in batch.inputs if leaf.at == sizes]
+        columns = {len(one) for grid in grids for one in grid or [[]]}
         if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():
             continue
         found = [list(_getting(batch, key, grid)) for batch, grid in zip(batches, grids, strict=True)]
@@ -81,13 +81,6 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
     return None
 
 
-def _grid(value: object) -> Grid:
-    """The rows of a grid, a tensor or a list; none of any other value."""
-    rows = value if isinstance(value, list) else []
-    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
-    return tuple(map(tuple, rows)) if whole else ()
-
-
 def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
     """The calls of the model's own attributes with an input as it is and its grid, with the names of both arguments.
 
@@ -97,7 +90,7 @@ def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tup
         if call.inside is not None or "." in call.part:
             continue
         data = [leaf.at for leaf in call.arguments if any(one.of == key for one in leaf.sources)]
-        names = tuple(leaf.at for leaf in call.arguments if _grid(leaf.value) == grid)
+        names = tuple(leaf.at for leaf in call.arguments if leaf.grid == grid)
         if len(data) == 1 and names and [leaf.at for leaf in call.results if leaf.is_tensor] == [""]:
             yield call.part, data[0], names, call
 
@@ -230,7 +223,7 @@ def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
             continue
         place = line_of(batch.way(call)[-1])
         others = [leaf for leaf in call.arguments if leaf not in origins and leaf.type != "NoneType"]
-        if len(others) == 1 and _grid(others[0].value) == entered.grids[0]:
+        if len(others) == 1 and others[0].grid == entered.grids[0]:
             sheet.put("post.call", f"self.{call.part}(output, sizes)", place, why="needs the sizes on the host")
             return ""
         rows = [leaf.shape[0] for leaf in (*tower.results, *call.results) if leaf.is_tensor and leaf.shape]

@@ -23,7 +23,7 @@ from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Leaf, Recording
 
-Grid = tuple[tuple[int, ...], ...]
+Grid = list[list[int]]
 _WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
 _FRAMES = "get_num_frames_with_most_features"
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
