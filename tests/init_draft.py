@@ -30,6 +30,7 @@ RUN = Recording(
     basis=(),
     guessed=(),
     numbers={},
+    placeholders={},
     repeated=(),
     batches=(Batch("image", (), (), (Field("pixel_values", "image", "batched", (), 0, False),), (), (), ()),),
     missing={},

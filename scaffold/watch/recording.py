@@ -171,6 +171,7 @@ class Recording:
 
     `configuration` is the one in use, `basis` where it is from, `guessed` its values that nothing says. `numbers` are
     integers, and lists of them, that the model's parts and their configurations hold: `self.config.image_size`.
+    `placeholders` are the texts that stand for an item of each modality in a prompt.
     """
 
     module: str
@@ -179,6 +180,7 @@ class Recording:
     basis: tuple[str, ...]
     guessed: tuple[str, ...]
     numbers: Mapping[str, int | list[int]]
+    placeholders: Mapping[str, str]
     repeated: tuple[Repeated, ...]
     batches: tuple[Batch, ...]
     missing: Mapping[str, str]
