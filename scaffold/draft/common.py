@@ -278,8 +278,7 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
     if len(kept) == 1 and not any(map(_WIDTH.search, held)):
         sheet.put("output.hidden_size", kept[0], why=f"what the model itself holds: {width} in the recording")
         return
-    what = f"columns of the embeddings: {width} in the recording"
-    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet)
+    put_number(recording, width, "output.hidden_size", "columns of the embeddings", _WIDTH, _TEXT, sheet)
 
 
 def put_number(
@@ -313,13 +312,15 @@ def put_number(
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
-    sheet.ask(Question(key, what, candidates[:6]))
+    sheet.ask(Question(key, f"{what}: {value} in the recording", candidates[:6]))
 
 
-def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:
+def put_columns(
+    recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet
+) -> None:
     """The attribute with the width of a row: of the one part that gets `pixels` and says so wide an input.
 
-    Where pixels are normalised before, it is the first part to run `inside`. Empty where the sheet asks for `key`.
+    Where pixels are normalised before, it is the first part to run `inside`.
     """
     held = {
         path: path.rpartition(".")[0] for path, n in recording.numbers.items() if n == width and _COLUMNS.search(path)
@@ -328,14 +329,14 @@ def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, wid
     raw = [call for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)]
     found = [path for path, part in held.items() if part in {f"self.{call.part}" for call in raw}]
     found = found or [path for call in called for path, part in held.items() if part == f"self.{call.part}"][:1]
-    if len(found) == 1:
-        return found[0]
-    products = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
-    if len(products) == 1:
-        return products[0]
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or products)
+    made = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
+    if len(found or made) == 1:
+        [text] = found or made
+        value = [text] if key.endswith(".shape") else text
+        sheet.put(key, value, why=f"so wide are the rows that this part gets: {width} in the recording")
+        return
+    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or made)
     sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
-    return ""
 
 
 def _products_of_patches(recording: Recording, batch: Batch, inside: str, width: int) -> Iterator[str]:

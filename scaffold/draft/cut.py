@@ -142,7 +142,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
     if sites[0].layers:
-        put_joined_width(subject, recording, batches[0], sheet)
+        put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
     notes: tuple[Diagnostic, ...] = ()
     if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
@@ -449,7 +449,7 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
     before, side = ("crop_", "crop") if section == "crops" else ("", "side")
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
     for axis, name in named.items():
-        what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
+        what = f"the {name} of one unit, in pixels"
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
     channels = str(unit[0])
     if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
@@ -55,7 +56,7 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         _put_units(recording, [one for one in units if one is not None], place, sheet)
         sheet.put("forward.loop", f"self.{layers.name}", place, why="what runs before it cannot be captured")
         sheet.put("forward.call", call, place, why="what the loop reads")
-        sheet.put(f"forward.with.{_MASK}", "additive", place, why="None in a batch where no unit is padded")
+        sheet.put(f"forward.with.{_MASK}", "additive", place, why="a row for each unit, and None where none is padded")
         sheet.put("forward.unit", ["rows", "width"], place, why="features of the patches")
         for name, batches in kept.items():
             sheet.put(f"modalities.{name}.pixels", keys[name][0], place, why="the model pads its units")
@@ -87,7 +88,8 @@ def _of_model(batch: Batch, layers: str) -> list[Frame]:
 def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layers: str) -> str:
     """The call of what a loop becomes; empty where it reads anything else than a descriptor says.
 
-    Beside features and mask it reads entries of the configuration: of the name and value of the variable.
+    Beside features and mask, which all rows of a unit share, it reads entries of the configuration: of the name and
+    value of the variable.
     """
     found = function_of(subject, frames[0])
     loops = [
@@ -103,8 +105,8 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
         leaves = [leaf for frame in frames for leaf in frame.values if leaf.at == name]
         paths = [path for path, number in recording.numbers.items() if path.endswith(f".{name}")
                  and all(leaf.value == number for leaf in leaves)]  # fmt: skip
-        none = any(leaf.type == "NoneType" for leaf in leaves)
-        if none and any(leaf.dtype.startswith(("float", "bfloat")) for leaf in leaves):
+        masks = [leaf for leaf in leaves if leaf.type != "NoneType"]
+        if masks and all(leaf.dtype.startswith(("float", "bfloat")) and prod(leaf.shape[1:-1]) == 1 for leaf in masks):
             taken.append(_MASK)
         else:
             taken += sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1] or [""]
@@ -115,10 +117,8 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
 def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine, sheet: Sheet) -> None:
     """Fill in `pixels`, with names for the side of a patch, the patches of a unit and the columns of its features."""
     side, most, width = units[0].side, max(one.most for one in units), units[0].width
-    patch = f"the side of a patch, in pixels: {side} in the recording"
-    put_number(recording, side, "let.patch", patch, _PATCH, VISION, sheet)
-    columns = f"columns of the layers' features: {width} in the recording"
-    put_number(recording, width, "let.width", columns, _COLUMNS, VISION, sheet)
+    put_number(recording, side, "let.patch", "the side of a patch, in pixels", _PATCH, VISION, sheet)
+    put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
     look = (f"{place}: units are padded to the longest of a batch",)
     sheet.ask(Question("let.rows", what, tuple(_rows(recording, side, most)), look))

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isqrt, prod
 
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import (
     MERGE,
     Drafted,
-    columns_of,
     embeds_of,
-    function_of,
     line_of,
     pixel_keys,
+    put_columns,
     put_number,
     put_width,
     sizes_of_items,
@@ -30,7 +29,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.source import Module, Owner
+from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Recording
 
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
@@ -139,7 +138,7 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
     put_attention(tower, sliced)
     put_calls(tower, sliced, around)
     _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
-    _put_gate(_visited(subject, kept.values()), sheet)
+    _put_gate(subject, sheet)
 
 
 def _class(subject: Subject, call: Call) -> Owner | None:
@@ -162,14 +161,15 @@ def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
         )
 
 
-def _put_gate(visited: Iterable[tuple[Module, FunctionNode]], sheet: Sheet) -> None:
-    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
+def _put_gate(subject: Subject, sheet: Sheet) -> None:
+    """The condition without which embeddings are edited after the encoder: where a method of the model reads it.
 
     A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
     """
-    for module, function in visited:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
+    for module, cls in subject.program.lineage(subject.model.owner):
+        methods = (node for node in cls.body if isinstance(node, FunctionNode) and "cudagraph" not in node.name)
+        for node in (inner for method in methods for inner in ast.walk(method)):
+            if isinstance(node, ast.Attribute) and self_attribute(node) == _PRUNING and isinstance(node.ctx, ast.Load):
                 place = SourceLine(module.file, node.lineno)
                 why = "pruning edits embeddings after the encoder"
                 sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
@@ -184,7 +184,7 @@ def _put_merge(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     if len(called) == 1:
         sheet.put("let.m", called[0], why=f"{entered.merge} in the recording")
         return
-    what = f"the side of the square of rows that becomes one token: {entered.merge} in the recording"
+    what = "the side of the square of rows that becomes one token"
     put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
 
 
@@ -193,24 +193,10 @@ def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     batch = entered.batches[0]
     shape = next(leaf.shape for leaf in entered.calls[0].arguments if leaf.at == entered.data)[1:]
     if len(shape) == 1:
-        width = columns_of(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
-        if width:
-            sheet.put("pixels.shape", [width], why=f"the first part of the tower that gets rows of {shape[0]} values")
+        put_columns(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
     else:
         what = f"shape of one row of the pixel tensor, as a list: {list(shape)} in the recording"
         sheet.ask(Question("pixels.shape", what))
-
-
-def _visited(subject: Subject, entered: Iterable[Entered]) -> Iterator[tuple[Module, FunctionNode]]:
-    """The functions that waited for a part, and the model's methods that they name: these may call none."""
-    for one in entered:
-        for module, function in filter(None, (function_of(subject, frame) for frame in one.batches[0].frames)):
-            yield module, function
-            for node in ast.walk(function):
-                name = self_attribute(node) if isinstance(node, ast.Attribute) else None
-                method = subject.program.method(subject.model.owner, name) if name is not None else None
-                if method is not None:
-                    yield method[0], method[2]
 
 
 def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:

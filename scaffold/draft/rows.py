@@ -19,11 +19,11 @@ from scaffold.draft.common import (
     MERGE,
     VISION,
     Drafted,
-    columns_of,
     entries_of,
     function_of,
     line_of,
     pixel_keys,
+    put_columns,
     put_number,
     sizes_of_items,
 )
@@ -331,7 +331,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
     told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
-    described = {key, mask, coarse, *grids, *([tokens.name] if tokens is not None else [])}
+    described = {key, mask, coarse, *grids, *([tokens.values["input"]] if tokens is not None else [])}
     zeros = dict(_zeros(batches, encoder.rows, described)) if grid else {}
     known = {*described.difference(grids[1:]), *counts, *zeros}
     others = {leaf.key for batch in batches for leaf in batch.inputs} - known
@@ -351,13 +351,10 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
         if stride:
             sheet.put("let.p", stride, place, why=f"the stride of what gets the images: {side} in the recording")
         else:
-            what = f"the side of a patch, in pixels: {side} in the recording"
-            put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
+            put_number(recording, side, "let.p", "the side of a patch, in pixels", _PATCH, VISION, sheet)
         texts = [str(channels), *(["p", "p"] if grid else ["h * p", "w * p"])]
     elif not sides:
-        width = columns_of(recording, batches[0], key, "", channels, "let.width", sheet)
-        if width:
-            sheet.put("let.width", width, why=f"the first part that gets rows of {channels} values")
+        put_columns(recording, batches[0], key, "", channels, "let.width", sheet)
         texts = ["width"]
     else:
         texts = list(map(str, shape))
@@ -375,7 +372,8 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     if coarse:
         sheet.put(f"item.values.{coarse}", square, why="the grid of an image's tokens, as it is in each batch")
     if tokens is not None:
-        tokens.put(sheet)
+        for name, value in tokens.values.items():
+            sheet.put(f"item.tokens.{name}", value, tokens.made, why=f"what the processor makes of `{coarse}`, h and w")
     if mask:
         sheet.put("item.mask", mask, why="an entry for each row, where all items are padded to one length")
     sizes = {"rows": "h * w", "tokens": f"({square[0]}) * ({square[1]})"}
@@ -505,8 +503,8 @@ def _put_merge(
         seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
         what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
         raise Beyond(Diagnostic("VCG483", what))
-    what = f"the side of the square of rows that becomes one token: {side} in the recording"
+    what = "the side of the square of rows that becomes one token"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
-        sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
+        sheet.ask(Question("item.merge", f"{what}: 1 in the recording", (Candidate("1", "each row is a token"),)))
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)

@@ -155,11 +155,8 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
         elif unit.name == "frame" and "video" not in tower.entered and room_for_items:
-            alike = Candidate(
-                "item", "an image is one frame, and the tower's method has room for items alone", unit.place
-            )
-            whole = (alike, Candidate("frame", unit.why, unit.place))
-            sheet.ask(Question(f"{at}.unit", "what one attention sequence of images covers", whole, shows))
+            why = "an image is one frame, and the tower's method has room for items alone"
+            sheet.put(f"{at}.unit", "item", unit.place, why=why)
         else:
             sheet.put(f"{at}.unit", unit.name, unit.place, why=unit.why)
         sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))

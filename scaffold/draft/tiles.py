@@ -37,10 +37,6 @@ class _Tiles:
     tokens: int
     axes: int
 
-    @property
-    def alike(self) -> tuple[str, int, int]:
-        return self.call.text, self.tokens, self.axes
-
 
 def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of tiles but `model`, `layout` and `integration`.
@@ -53,7 +49,8 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
     if not found:
         return None
     first = next(iter(found.values()))
-    kept = {name: tiles for name, tiles in found.items() if tiles.alike == first.alike}
+    alike = (first.call.text, first.tokens, first.axes)
+    kept = {name: one for name, one in found.items() if (one.call.text, one.tokens, one.axes) == alike}
     put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:

@@ -141,17 +141,17 @@ def test_embeddings_that_are_no_rows_of_a_call_are_a_cut(
     assert values(draft(name, other))["layout"] == "cut"
 
 
-def test_equal_numbers_are_asked_for(record: Record, draft: Drafts) -> None:
-    """Where the text's configuration holds the side of an image, too, nothing in one recording tells which is meant."""
-    recording = record(NEXT)
-    side = recording.numbers["self.config.vision_config.image_size"]
-    doubtful = replace(recording, numbers={**recording.numbers, "self.config.image_size": side})
-    [question] = draft(NEXT, doubtful).open
-    assert question.key == "let.side"
-    assert {one.value for one in question.candidates} >= {
-        "self.config.vision_config.image_size",
-        "self.config.image_size",
-    }
+@pytest.mark.parametrize(
+    ("architecture", "key", "name"), [(NEXT, "let.side", "image_size"), (KIMI, "let.p", "patch_size")]
+)
+def test_equal_numbers_are_asked_for(architecture: str, key: str, name: str, record: Record, draft: Drafts) -> None:
+    """Where the text's configuration holds the number, too, nothing in one recording tells which is meant."""
+    recording, own, other = record(architecture), f"self.config.vision_config.{name}", f"self.config.{name}"
+    assert values(draft(architecture))["let"] == {key.removeprefix("let."): own}
+    doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[own]})
+    [question] = draft(architecture, doubtful).open
+    assert question.key == key
+    assert {one.value for one in question.candidates} >= {own, other}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_layers_of_a_list(draft: Drafts) -> None:
         "layers": ["self._spatial_vision_layer", table],
     }
     [question] = found.open
-    levels = "len(self._deepstack_layer_map) + len(self._spatial_target_layers)"
+    levels = "len(self.layerwise_projectors) + len(self.spatial_projectors)"
     assert [one.value for one in question.candidates] == [f"self.config.text_config.hidden_size * ({levels})"]
 
 
@@ -500,18 +500,6 @@ def test_layers_in_a_part_that_only_holds_them(draft: Drafts) -> None:
     assert found.questions == ()
 
 
-def test_two_sides_of_a_patch_are_asked_for(record: Record, draft: Drafts) -> None:
-    recording = record(KIMI)
-    assert values(draft(KIMI))["let"] == {"p": "self.config.vision_config.patch_size"}
-    doubtful = replace(recording, numbers={**recording.numbers, "self.config.patch_size": 4})
-    [question] = draft(KIMI, doubtful).open
-    assert question.key == "let.p"
-    assert {one.value for one in question.candidates} >= {
-        "self.config.patch_size",
-        "self.config.vision_config.patch_size",
-    }
-
-
 def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
     numbers = {path: number for path, number in recording.numbers.items() if "merge" not in path}
@@ -592,11 +580,9 @@ def test_what_no_item_of_rows_says(
     assert message in problem.message
 
 
-def test_a_release_without_graphs_of_rows(record: Record, draft: Drafts, release_tree: Any) -> None:
-    [problem] = refusal(draft, record(KIMI), tree=release_tree("0.22.0"))
-    assert "this release has no graphs of rows" in problem.message
-
-
-def test_a_release_without_graphs_of_cuts(record: Record, draft: Drafts, release_tree: Any) -> None:
-    [problem] = refusal(draft, record(NEXT), NEXT, release_tree("0.21.0"))
-    assert "this release has no graphs of cuts" in problem.message
+@pytest.mark.parametrize(("architecture", "release", "kind"), [(KIMI, "0.22.0", "rows"), (NEXT, "0.21.0", "cuts")])
+def test_a_release_without_the_graphs(
+    architecture: str, release: str, kind: str, record: Record, draft: Drafts, release_tree: Any
+) -> None:
+    [problem] = refusal(draft, record(architecture), architecture, release_tree(release))
+    assert f"this release has no graphs of {kind}" in problem.message

@@ -213,7 +213,7 @@ def test_without_a_run_there_is_no_draft(run: Any, monkeypatch: Any, tmp_path: A
     text = file.read_text()
     assert "layout: TODO" in text
     assert f"  class: {KIMI} " in text
-    assert "image_prompt: " in text
+    assert "  example: kimi_vl " in text
     code, out, err = run(KIMI, "--no-run")
     assert (code, out) == (4, "")
     assert f"init {KIMI} --vllm {RELEASE} --no-run -o start.yaml" in err
