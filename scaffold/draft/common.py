@@ -23,7 +23,7 @@ from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
 
-_WIDTH = re.compile(r"\.(hidden_size|d_model)$")
+_WIDTH, _OWN = re.compile(r"\.(hidden_size|d_model)$"), re.compile(r"self\.[^.\[]+")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
 MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
@@ -268,17 +268,8 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
 
     Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
     """
-    width = batch.results[0].shape[-1]
-    own = [path for path, n in recording.numbers.items() if n == width and TEXT_WIDTH.fullmatch(path)]
-    if len(own) == 1:
-        sheet.put("output.hidden_size", own[0], why=f"embeddings are as wide as the language model: {width}")
-        return
-    held = [path for path, n in recording.numbers.items() if n == width]
-    kept = [path for path in held if path.count(".") == 1]
-    if len(kept) == 1 and not any(map(_WIDTH.search, held)):
-        sheet.put("output.hidden_size", kept[0], why=f"what the model itself holds: {width} in the recording")
-        return
-    put_number(recording, width, "output.hidden_size", "columns of the embeddings", _WIDTH, _TEXT, sheet)
+    width, what = batch.results[0].shape[-1], "columns of the embeddings"
+    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN)
 
 
 def put_number(
@@ -291,24 +282,30 @@ def put_number(
     sheet: Sheet,
     *,
     at: int | None = None,
+    first: re.Pattern[str] | None = None,
+    last: re.Pattern[str] | None = None,
 ) -> None:
     """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
 
     It may be the only one of several whose name the model's parts have, too: these are built of it. With `at` it may be
-    a number of the code, and of a pair the one at that place.
+    a number of the code, and of a pair the one at that place. The only path like `first` comes before all others, and
+    the only one like `last` where nothing is called so.
     """
     holding = [path for path, number in recording.numbers.items() if number == value]
     pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
-    first = at or 0
-    holding += [f"{path}[{0 if pair[0] == pair[1] else first}]" for path, pair in pairs if pair[first] == value]
+    place = at or 0
+    holding += [f"{path}[{0 if pair[0] == pair[1] else place}]" for path, pair in pairs if pair[place] == value]
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
     called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     configured = [path for path in called if path.startswith("self.config.")]
     held = {path.rpartition(".")[2] for path in called if not path.startswith("self.config.")}
     own = [path for path in configured if path.rpartition(".")[2] in held]
-    if called and (len(configured) < 2 or len(own) == 1):
-        sheet.put(key, (own if len(own) == 1 else called)[0], why=f"{value} in the recording")
-        return
+    before, after = ([path for path in holding if one and one.fullmatch(path)] for one in (first, last))
+    sure = after if not called else called[:1] if len(configured) < 2 else []
+    for found in (before, own, sure):
+        if len(found) == 1:
+            sheet.put(key, found[0], why=f"{value} in the recording")
+            return
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)

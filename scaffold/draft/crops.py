@@ -49,7 +49,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
                 refused += map(as_reason, problems)
                 continue
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
-            sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
+            sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.way[0]))
             if reads(subject, _EMBEDS) and all(field.key != _EMBEDS for field in batches[0].fields):
                 why = "the model reads it, and its processor declares it nowhere"
                 sheet.put(f"fields.{_EMBEDS}", "batched", why=why)

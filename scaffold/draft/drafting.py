@@ -229,7 +229,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
             keys = sorted(pixel_keys(batch))
             if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
                 sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
-    draft_integration(sheet, subject, tuple(names), recording.placeholders if recording is not None else {})
+    draft_integration(sheet, subject, tuple(names or ["image"]), recording.placeholders if recording else {})
     title = (
         f"{subject.model.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
         *(

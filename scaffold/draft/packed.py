@@ -123,7 +123,9 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
             sheet.put(f"modalities.{modality}.embeds", embeds, why="as the processor declares it")
     columns = len(first.grids[0][0])
     sheet.put("sizes.columns", _GRIDS[columns], why=f"a row of `{first.sizes}`")
-    _put_merge(recording, first, sheet)
+    own, what = re.escape(f"self.{first.part}"), "the side of the square of rows that becomes one token"
+    called = re.compile(own + MERGE.pattern)
+    put_number(recording, first.merge, "let.m", what, MERGE, re.compile(rf"{own}\."), sheet, first=called)
     sheet.put("item.rows", _ROWS[columns][0], why=f"the product of `{first.sizes}`")
     sheet.put("item.tokens", _ROWS[columns][1], why="the embeddings of each item")
     _put_row(recording, first, sheet)
@@ -174,18 +176,6 @@ def _put_gate(subject: Subject, sheet: Sheet) -> None:
                 why = "pruning edits embeddings after the encoder"
                 sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
                 return
-
-
-def _put_merge(recording: Recording, entered: Entered, sheet: Sheet) -> None:
-    """The side of the square of rows that becomes a token: the tower's own attribute, or as other layouts find it."""
-    own = f"self.{entered.part}."
-    held = [path for path, n in recording.numbers.items() if n == entered.merge and path.startswith(own)]
-    called = [path for path in held if path.count(".") == 2 and MERGE.search(path)]
-    if len(called) == 1:
-        sheet.put("let.m", called[0], why=f"{entered.merge} in the recording")
-        return
-    what = "the side of the square of rows that becomes one token"
-    put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
 
 
 def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:

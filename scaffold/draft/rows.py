@@ -346,12 +346,8 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
         shape, rows = _images(subject, batches, encoder, key), []
     channels, *sides = shape
     if len(sides) == 2 and sides[0] == sides[1]:
-        side = sides[0]
-        stride = _stride(recording, batches[0], key, side)
-        if stride:
-            sheet.put("let.p", stride, place, why=f"the stride of what gets the images: {side} in the recording")
-        else:
-            put_number(recording, side, "let.p", "the side of a patch, in pixels", _PATCH, VISION, sheet)
+        what, stride = "the side of a patch, in pixels", _strides(batches[0], key)
+        put_number(recording, sides[0], "let.p", what, _PATCH, VISION, sheet, last=stride)
         texts = [str(channels), *(["p", "p"] if grid else ["h * p", "w * p"])]
     elif not sides:
         put_columns(recording, batches[0], key, "", channels, "let.width", sheet)
@@ -465,15 +461,10 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
                 yield name, (most, other[0])
 
 
-def _stride(recording: Recording, batch: Batch, key: str, side: int) -> str:
-    """The stride of the one part that gets images and has it, where no configuration names the side of a patch."""
-    if any(n in (side, [side, side]) and _PATCH.search(path) for path, n in recording.numbers.items()):
-        return ""
-    parts = {
-        call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.of.startswith(key)
-    }
-    strides = {f"self.{part}.stride" for part in parts if recording.numbers.get(f"self.{part}.stride") == [side, side]}
-    return f"{strides.pop()}[0]" if len(strides) == 1 else ""
+def _strides(batch: Batch, key: str) -> re.Pattern[str]:
+    """The strides of what gets images: the side of a patch where nothing is called so."""
+    given = {call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.key == key}
+    return re.compile("|".join(re.escape(f"self.{part}.stride[0]") for part in given))
 
 
 def _put_merge(
