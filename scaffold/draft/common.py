@@ -42,7 +42,7 @@ _CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_s
 class Drafted:
     """The inputs with pixels of each drafted modality, and why others are left out.
 
-    `gated` are inputs that a processor may cut in another way than it was seen to; None where nothing is asked of it.
+    `gated` are inputs that a processor may cut in another way than it was seen to; None where that does not matter.
     """
 
     pixels: Mapping[str, str]
@@ -187,7 +187,7 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
 def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    Of rows, precomputed embeddings may be so many, divided by one number. An input that the model refuses is none.
+    Precomputed embeddings beside rows may be so many, divided by one number. An input that the model refuses is none.
     """
     grids = sheet.value("layout") == "rows"
     refused = set(_refused(subject))

@@ -50,7 +50,7 @@ class Recorder:
         """The text of the first item of each modality in a prompt, empty where a model's processor puts it there."""
         method: Any = self.host.get_placeholder_str
         found = {}
-        # Of a model without such a method it is the one of vLLM's protocol, which says nothing.
+        # A model without such a method has that of vLLM's protocol, which says nothing.
         for modality in ("image", "video") if not method.__qualname__.startswith("Supports") else ():
             with suppress(Exception):  # the model has no such items
                 found[modality] = method(modality, 1) or ""
