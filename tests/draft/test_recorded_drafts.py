@@ -21,11 +21,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 Record, Drafts = Callable[[str], Recording], Callable[..., Draft]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 QWEN = "Qwen2_5_VLForConditionalGeneration"
-KIMI, MISTRAL, GLM_OCR = (
-    "KimiVLForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
-    "GlmOcrForConditionalGeneration",
-)
+KIMI, GLM_OCR = "KimiVLForConditionalGeneration", "GlmOcrForConditionalGeneration"
 
 
 @pytest.fixture(scope="module")
