@@ -260,11 +260,12 @@ def main() -> int:
     bad = 0
     for number, name in enumerate(names, 1):
         row, draft = survey(tree, name, chosen.recordings)
+        drafted = row["seconds"]
         row = carried(row, before.get(name))
         if draft is not None and not chosen.static and (chosen.again or row["verified"] != row["code"]):
             begin = time.monotonic()
             row |= verify(draft, name, chosen.release)
-            row |= {"verified": row["code"], "seconds": round(row["seconds"] + time.monotonic() - begin, 1)}
+            row |= {"verified": row["code"], "seconds": round(drafted + time.monotonic() - begin, 1)}
         rows[name] = row
         bad += row["numeric"] == "fail" or row["reason"].startswith("crashed")
         print(f"{number}/{len(names)} {name}: {row['static']}, {row['numeric']} {row['reason'][:150]}", file=sys.stderr)

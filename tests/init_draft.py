@@ -30,6 +30,7 @@ RUN = Recording(
     basis=(),
     guessed=(),
     numbers={},
+    placeholders={},
     repeated=(),
     batches=(Batch("image", (), (), (Field("pixel_values", "image", "batched", (), 0, False),), (), (), ()),),
     missing={},
@@ -54,7 +55,7 @@ def tiles_fit(patch: Patch = setattr, candidates: tuple[str, ...] = ("self.num_i
                 sheet.put(key, value, subject.model.place)
         known = tuple(Candidate(one, "set by the model", subject.model.place) for one in candidates)
         sheet.ask(Question("let.k", "the tokens of one tile", known))
-        return ("image",), ()
+        return Drafted({"image": "pixel_values_flat"}, gated=None)
 
     patch(scaffold.verify.numeric, "record_run", lambda *_, **__: RUN)
     patch(scaffold.draft.drafting, "_LAYOUTS", (("tiles", "whole tiles", draft),))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES
@@ -22,7 +23,7 @@ from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Field, Frame, Recording
 
-_WIDTH = re.compile(r"\.(hidden_size|d_model)$")
+_WIDTH, _OWN = re.compile(r"\.(hidden_size|d_model)$"), re.compile(r"self\.[^.\[]+")
 _COLUMNS = re.compile(r"\.(input_size|in_features)$")
 MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
 #: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
@@ -36,8 +37,18 @@ _EXTRA = 8
 EMBEDS = re.compile(r"_embeds$")
 _CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_size$")
 
-#: The modalities of a draft, and notes on those that it leaves out.
-Drafted = tuple[tuple[str, ...], tuple[Diagnostic, ...]]
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The inputs with pixels of each drafted modality, and why others are left out.
+
+    `gated` are inputs that a processor may cut in another way than it was seen to; None where that does not matter.
+    """
+
+    pixels: Mapping[str, str]
+    left: str = ""
+    gated: tuple[str, ...] | None = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 def seen(recording: Recording) -> str:
@@ -56,9 +67,9 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, kept: Collection[str], reason: str) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out, for a reason or because nothing of them was recorded."""
-    seen = {batch.modality: reason for batch in recording.batches if batch.modality not in kept}
+def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
+    seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
     place = subject.tree.span(subject.model.file, subject.model.place.line)
     help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
@@ -173,11 +184,12 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
 
 
-def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet, *, grids: bool = False) -> None:
+def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    With `grids`, precomputed embeddings may be so many, divided by one number. An input that the model refuses is none.
+    Precomputed embeddings beside rows may be so many, divided by one number. An input that the model refuses is none.
     """
+    grids = sheet.value("layout") == "rows"
     refused = set(_refused(subject))
     for field in batches[0].fields:
         if field.modality != batches[0].modality or field.key in refused:
@@ -256,18 +268,8 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
 
     Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
     """
-    width = batch.results[0].shape[-1]
-    own = [path for path, n in recording.numbers.items() if n == width and TEXT_WIDTH.fullmatch(path)]
-    if len(own) == 1:
-        sheet.put("output.hidden_size", own[0], why=f"embeddings are as wide as the language model: {width}")
-        return
-    held = [path for path, n in recording.numbers.items() if n == width]
-    kept = [path for path in held if path.count(".") == 1]
-    if len(kept) == 1 and not any(map(_WIDTH.search, held)):
-        sheet.put("output.hidden_size", kept[0], why=f"what the model itself holds: {width} in the recording")
-        return
-    what = f"columns of the embeddings: {width} in the recording"
-    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet)
+    width, what = batch.results[0].shape[-1], "columns of the embeddings"
+    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN)
 
 
 def put_number(
@@ -280,34 +282,42 @@ def put_number(
     sheet: Sheet,
     *,
     at: int | None = None,
+    first: re.Pattern[str] | None = None,
+    last: re.Pattern[str] | None = None,
 ) -> None:
     """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
 
     It may be the only one of several whose name the model's parts have, too: these are built of it. With `at` it may be
-    a number of the code, and of a pair the one at that place.
+    a number of the code, and of a pair the one at that place. The only path like `first` comes before all others, and
+    the only one like `last` where nothing is called so.
     """
     holding = [path for path, number in recording.numbers.items() if number == value]
     pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
-    first = at or 0
-    holding += [f"{path}[{0 if pair[0] == pair[1] else first}]" for path, pair in pairs if pair[first] == value]
+    place = at or 0
+    holding += [f"{path}[{0 if pair[0] == pair[1] else place}]" for path, pair in pairs if pair[place] == value]
     holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
     called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
     configured = [path for path in called if path.startswith("self.config.")]
     held = {path.rpartition(".")[2] for path in called if not path.startswith("self.config.")}
     own = [path for path in configured if path.rpartition(".")[2] in held]
-    if called and (len(configured) < 2 or len(own) == 1):
-        sheet.put(key, (own if len(own) == 1 else called)[0], why=f"{value} in the recording")
-        return
+    before, after = ([path for path in holding if one and one.fullmatch(path)] for one in (first, last))
+    sure = after if not called else called[:1] if len(configured) < 2 else []
+    for found in (before, own, sure):
+        if len(found) == 1:
+            sheet.put(key, found[0], why=f"{value} in the recording")
+            return
     candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
     if at is not None and not called:
         candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
-    sheet.ask(Question(key, what, candidates[:6]))
+    sheet.ask(Question(key, f"{what}: {value} in the recording", candidates[:6]))
 
 
-def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet) -> str:
+def put_columns(
+    recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet
+) -> None:
     """The attribute with the width of a row: of the one part that gets `pixels` and says so wide an input.
 
-    Where pixels are normalised before, it is the first part to run `inside`. Empty where the sheet asks for `key`.
+    Where pixels are normalised before, it is the first part to run `inside`.
     """
     held = {
         path: path.rpartition(".")[0] for path, n in recording.numbers.items() if n == width and _COLUMNS.search(path)
@@ -316,14 +326,14 @@ def columns_of(recording: Recording, batch: Batch, pixels: str, inside: str, wid
     raw = [call for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)]
     found = [path for path, part in held.items() if part in {f"self.{call.part}" for call in raw}]
     found = found or [path for call in called for path, part in held.items() if part == f"self.{call.part}"][:1]
-    if len(found) == 1:
-        return found[0]
-    products = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
-    if len(products) == 1:
-        return products[0]
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or products)
+    made = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
+    if len(found or made) == 1:
+        [text] = found or made
+        value = [text] if key.endswith(".shape") else text
+        sheet.put(key, value, why=f"so wide are the rows that this part gets: {width} in the recording")
+        return
+    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or made)
     sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
-    return ""
 
 
 def _products_of_patches(recording: Recording, batch: Batch, inside: str, width: int) -> Iterator[str]:

@@ -10,9 +10,8 @@ from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import Drafted, line_of, omitted, put_fields, put_width, reads
+from scaffold.draft.common import Drafted, line_of, reads
 from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
-from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
 from scaffold.draft.sheet import Sheet
@@ -50,20 +49,16 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
                 refused += map(as_reason, problems)
                 continue
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
-            sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.entry))
-            put_fields(subject, batches, sheet)
-            if not sheet.has(f"fields.{_EMBEDS}") and reads(subject, _EMBEDS):
-                sheet.put(
-                    f"fields.{_EMBEDS}", "batched", why="the model reads it, and its processor declares it nowhere"
-                )
+            sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.way[0]))
+            if reads(subject, _EMBEDS) and all(field.key != _EMBEDS for field in batches[0].fields):
+                why = "the model reads it, and its processor declares it nowhere"
+                sheet.put(f"fields.{_EMBEDS}", "batched", why=why)
             put_unit(recording, whole.unit, "pixels", whole.place, sheet)
             sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
             put_unit(recording, crops.unit, "crops", crops.place, sheet)
             sheet.put("forward.call", text, whole.place, crops.place)
             if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")
-            put_width(recording, batches[0], sheet)
-            put_gate(subject, (whole.pixels, crops.pixels), sheet)
-            return (_IMAGE,), omitted(subject, recording, (_IMAGE,), "crops are of images")
+            return Drafted({_IMAGE: whole.pixels}, "crops are of images", (whole.pixels, crops.pixels))
     sheet.obstacles += refused
     return None

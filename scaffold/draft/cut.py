@@ -23,14 +23,10 @@ from scaffold.draft.common import (
     entries_of,
     function_of,
     line_of,
-    omitted,
     pixel_keys,
-    put_fields,
     put_number,
-    put_width,
 )
 from scaffold.draft.explicit import put_explicit, tokens_recorded
-from scaffold.draft.gates import put_gate
 from scaffold.draft.layers import layers_of, put_joined_width
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond_context
@@ -73,22 +69,18 @@ class Site:
     `axis` is that of the units. `made` is the shape of one as the call gets it, where the model has made it of pixels.
     `more` are arguments with an entry for each unit, None where there is none. `result` are the parts or the attribute
     that the model uses of the result, None where it is one tensor, and `layers` what it takes of a list with those of
-    all layers. `after` are parts that its function calls later.
+    all layers. `way` are the frames from the entry to the call, `after` parts that the last of them calls later.
     """
 
     text: str
     pixels: str
     unit: _Shape
-    place: SourceLine
-    entry: Frame
-    outer: bool
+    way: tuple[Frame, ...]
     axis: int
     made: _Shape
     more: tuple[tuple[str, tuple[_Shape, str] | None], ...]
     result: tuple[str, ...] | str | None
     after: tuple[str, ...]
-    #: The methods of the model on the way to it.
-    methods: tuple[str, ...]
     #: Whether it gets the pixels as they are, moved or joined.
     raw: bool
     #: Whether the call gets units of padding, too, or no units of the padding in the input.
@@ -98,9 +90,13 @@ class Site:
     #: Rows of the features of one unit, where the result is one tensor.
     rows: int = 0
 
+    @property
+    def place(self) -> SourceLine:
+        return line_of(self.way[-1])
+
     def entries(self, subject: Subject) -> list[str]:
         """Calls that lead to it, the one to prefer first."""
-        return entries_of(subject, self.entry) if self.outer else [ALL]
+        return entries_of(subject, self.way[0]) if len(self.way) > 1 else [ALL]
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -121,8 +117,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
     sites = [site for site, _ in kept.values()]
     for name, (site, entry) in kept.items():
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
-        sheet.put(f"modalities.{name}.entry", entry, line_of(site.entry))
-        put_fields(subject, recording.of(name), sheet)
+        sheet.put(f"modalities.{name}.entry", entry, line_of(site.way[0]))
     put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
@@ -145,15 +140,15 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
             said = _of_spectrum(recording, rows) if rows is not None else []
             return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
-        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), (site.place, None), sheet)
-    if not (sites[0].layers and put_joined_width(subject, recording, batches[0], sheet)):
-        put_width(recording, batches[0], sheet)
-    put_gate(subject, [site.pixels for site in sites], sheet)
+        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
+    if sites[0].layers:
+        put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
-    notes = omitted(subject, recording, kept, "no call gets all of its pixels as units")
+    notes: tuple[Diagnostic, ...] = ()
     if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
-        notes += (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
-    return tuple(kept), notes
+        notes = (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
+    pixels = {name: site.pixels for name, (site, _) in kept.items()}
+    return Drafted(pixels, "no call gets all of its pixels as units", tuple(pixels.values()), notes)
 
 
 def reached_sites(
@@ -196,7 +191,8 @@ def _is_single(batches: Sequence[Batch], site: Site) -> bool:
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
     """The subclasses with a method of their own on the way: another model, which the port leaves alone."""
     tree, model = subject.tree, subject.model
-    names = {name for site in sites for name in site.methods} - {_ENTRY}
+    frames = (frame for site in sites for frame in site.way if frame.part == "")
+    names = {frame.function.rpartition(".")[2] for frame in frames} - {_ENTRY}
     apart = [
         heir
         for heir in find_subclasses(tree, model.module, model.class_name)
@@ -257,10 +253,9 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
     looked: set[int] = set()
     layers = {f"{repeated.name}.0" for repeated in recording.repeated}
     for call in [one for one in batch.calls if one.part in layers] or batch.calls:
-        way = batch.chain(call.frame)
-        for index in [index for index in way if index not in looked]:
+        for index in [index for index in batch.chain(call.frame) if index not in looked]:
             looked.add(index)
-            for site, count in _pieces(subject, batch, shapes, way[0], index):
+            for site, count in _pieces(subject, batch, shapes, index):
                 pieces.setdefault(site.form, []).append((site, count))
     for group in pieces.values():
         site, total = group[0][0], sum(count for _, count in group)
@@ -288,11 +283,7 @@ def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
 
 
 def _pieces(
-    subject: Subject,
-    batch: Batch,
-    shapes: Mapping[str, tuple[int, _Shape]],
-    entry: int,
-    index: int,
+    subject: Subject, batch: Batch, shapes: Mapping[str, tuple[int, _Shape]], index: int
 ) -> Iterator[tuple[Site, int]]:
     """The call of a frame with the number of its units, if it gets constants otherwise and gives each unit a row."""
     frame = batch.frames[index]
@@ -328,13 +319,11 @@ def _pieces(
         made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
         beside = [one for one in batch.calls if one.frame is not None and one.frame > index]
         after = tuple(one.part for one in beside if batch.frames[one.frame or 0].caller == frame.caller)
-        at, first = line_of(frame), batch.frames[entry]
-        way = [batch.frames[one] for one in batch.chain(index)]
-        methods = tuple(one.function.rpartition(".")[2] for one in way if one.part == "")
-        (text, more), unit, outer = told, shapes[key][1], index != entry
+        way = tuple(batch.frames[one] for one in batch.chain(index))
+        (text, more), unit = told, shapes[key][1]
         raw = any(one.key == key for one in given[name].sources)
         result = taken[0] if taken is not None else None
-        site = Site(text, key, unit, at, first, outer, axis, made, more, result, after, methods, raw, layers=layers)
+        site = Site(text, key, unit, way, axis, made, more, result, after, raw, layers=layers)
         yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
         return
 
@@ -454,7 +443,7 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
     before, side = ("crop_", "crop") if section == "crops" else ("", "side")
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
     for axis, name in named.items():
-        what = f"the {name} of one unit, in pixels: {unit[axis]} in the recording"
+        what = f"the {name} of one unit, in pixels"
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
     channels = str(unit[0])
     if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts

@@ -9,16 +9,17 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import beside, unfollowed_bases
-from scaffold.draft.common import Drafted, pixel_keys, seen
+from scaffold.draft.common import Drafted, omitted, pixel_keys, put_fields, put_width, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
+from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import Subject, registered_name, subject_of
 from scaffold.draft.loop import draft_loop
 from scaffold.draft.packed import draft_packed
 from scaffold.draft.ported import has_port, hosted_mixin
 from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.rows import draft_rows
+from scaffold.draft.rows import CHUNK, draft_rows
 from scaffold.draft.sheet import Question, Sheet, SourceLine
 from scaffold.draft.tiles import draft_tiles
 from scaffold.draft.unportable import dialect_of, offered, refuse_unportable, too_early
@@ -82,10 +83,12 @@ def draft_descriptor(
         except Beyond as met:
             sheet.obstacles += met.diagnostics
             found = None
+        if found is not None:
+            sheet.put("layout", name, why=why)
+            _put_rest(subject, recording, found, sheet)
         refused += sheet.obstacles
         if found is not None and not sheet.obstacles:
-            sheet.put("layout", name, why=why)
-            return _finished(subject, sheet, *found)
+            return _finished(subject, recording, sheet, found)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
     # The layouts that the protocol of the tree lacks: the model is not to blame.
@@ -134,6 +137,8 @@ def _draft_explicit_cut(subject: Subject, recording: Recording, sheet: Sheet) ->
 
 #: Layouts whose graphs hold the encoder alone, which not every protocol can express.
 _CUTS = ("cut", "crops")
+#: Layouts whose descriptor says how each input lies in a batch.
+_FIELDS = (*_CUTS, "rows")
 #: Layouts that are drafted, the one to prefer first. Each says None, perhaps with obstacles, of a model that is not of
 #: its kind.
 _LAYOUTS = (
@@ -147,10 +152,24 @@ _LAYOUTS = (
 )
 
 
-def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]) -> Draft:
+def _put_rest(subject: Subject, recording: Recording, found: Drafted, sheet: Sheet) -> None:
+    """Fill in what all layouts have alike: how inputs lie in a batch, the width of embeddings, and the gate."""
+    batches = [recording.of(name) for name in found.pixels]
+    for one in batches if sheet.value("layout") in _FIELDS else ():
+        put_fields(subject, one, sheet)
+    if batches and not sheet.has("output.hidden_size"):
+        put_width(recording, batches[0][0], sheet)
+    if found.gated is not None:
+        put_gate(subject, found.gated, sheet)
+
+
+def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Drafted) -> Draft:
     """The draft of a sheet that has its layout."""
     tree, model = subject.tree, subject.model
-    draft_integration(sheet, subject, modalities)
+    # A chunk is an image where a test of the port brings one.
+    draft_integration(
+        sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording.placeholders
+    )
     port, mixin = has_port(subject), hosted_mixin(subject)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
@@ -166,7 +185,12 @@ def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes
         tuple(sheet.questions),
         sheet.open,
         unused,
-        (*notes, *map(beside, _unfollowed(subject)), *([port] if port is not None else [])),
+        (
+            *found.notes,
+            *omitted(subject, recording, found),
+            *map(beside, _unfollowed(subject)),
+            *([port] if port is not None else []),
+        ),
     )
 
 
@@ -200,7 +224,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
             keys = sorted(pixel_keys(batch))
             if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
                 sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
-    draft_integration(sheet, subject, tuple(names or ["image"]))
+    draft_integration(sheet, subject, tuple(names or ["image"]), recording.placeholders if recording else {})
     title = (
         f"{subject.model.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
         *(

@@ -34,13 +34,13 @@ def put_explicit(
     call: str,
     tokens: Callable[[Call, bool], str | None],
     single: bool,
-    places: tuple[SourceLine, SourceLine | None],
+    place: SourceLine,
     sheet: Sheet,
 ) -> None:
     """Fill in `explicit` of a call that gets the pixels as they are. `tokens` says what a call gives of a unit, or what
     follows it, if a graph holds that.
 
-    `single`: an item is one unit. `places` are those of the call and of the pixels.
+    `single`: an item is one unit.
     """
     what = "audio" if sheet.has("modalities.audio.pixels") else "image"
     after = f"_project_{what}_features" if single else "_merge_patch_embeddings"
@@ -52,12 +52,12 @@ def put_explicit(
     said = tokens(held, single and follows is not None and not reads)
     if said is None:
         return
-    sheet.put("explicit.call", held.text, places[0], why="what follows the encoder unit by unit, too")
+    sheet.put("explicit.call", held.text, place, why="what follows the encoder unit by unit, too")
     sheet.put("explicit.tokens", said, why="what a graph gives of a unit, which `verify` counts")
     if follows:
         sheet.put("explicit.after", follows, why="a name for the statements behind it")
     if single:
-        sheet.put("explicit.single", True, places[1], why="one unit an item")
+        sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
 
 
 def _find(

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.tower.source import Module
 
 _SHARDS = "supports_encoder_tp_data"
-#: Methods of a processor that say how a batch is cut into items, and what they make of each input.
-_FIELDS, _FIELD = "fields_config", "MultiModalFieldConfig."
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How a branch of a processor's code cuts an input into items: `batched`, or a kind of `flat`."""
-
-    kind: str
-    place: SourceLine
+#: Methods of a processor that say how a batch is cut into items.
+_FIELDS = "fields_config"
 
 
 def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
@@ -29,13 +20,14 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
     Such ranks gather embeddings by a number of tokens.
     """
     for key in keys:
-        ways = _ways(subject, key, sheet)
-        if ways is not None:
-            other, _ = ways
-            question = f"the condition under which `{key}` is cut as drafted, and not {other.kind} as at {other.place}"
-            candidate = _own_switch(subject, *ways)
+        kind = f"fields.{key}"
+        drafted = sheet.value(kind) if sheet.has(kind) else ""
+        if (found := _ways(subject, key, drafted)) is not None:
+            other, place, asked = found
+            candidate = _own_switch(subject, asked) if asked is not None else None
+            question = f"the condition under which `{key}` is cut as drafted, and not {other} as at {place}"
             candidates = (candidate,) if candidate else ()
-            sheet.ask(Question("gates.modalities", question, candidates, (f"{other.place}: the other way",)))
+            sheet.ask(Question("gates.modalities", question, candidates, (f"{place}: the other way",)))
             return
     said = next((one for one in subject.assigned() if isinstance(one[1], ast.Name) and one[1].id == _SHARDS), None)
     if said is None or ast.unparse(said[2]) != "True":
@@ -51,64 +43,42 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
     sheet.ask(Question("gates.modalities", question, (candidate,), (f"{shards}: the class supports it",)))
 
 
-def _ways(subject: Subject, key: str, sheet: Sheet) -> tuple[_Way, _Way] | None:
-    """How the processor cuts an input into items under a condition that no run met, and as it was drafted."""
-    drafted = sheet.has(f"fields.{key}") and sheet.value(f"fields.{key}") == "batched"
+def _ways(subject: Subject, key: str, drafted: str) -> tuple[str, SourceLine, ast.expr | None] | None:
+    """Another way to cut an input into items, where no run met its condition: the way, its line and that condition.
+
+    None where no branches of the processor's code cut the input in two ways, one as drafted. The condition is None
+    where the other way is what else is done.
+    """
     processor = subject.model.processor
     names = {name for name in subject.program.members(processor) if name.endswith(_FIELDS)}
     for module, _, method in filter(None, (subject.program.method(processor, name) for name in sorted(names))):
-        for node in ast.walk(method):
-            if not isinstance(node, ast.If):
-                continue
-            found = [next(_cuts(module, block, key), None) for block in (node.body, node.orelse)]
-            ways = {way.kind == "batched": way for way in found if way is not None}
-            if len(ways) > 1:
-                return ways[not drafted], ways[drafted]
+        for node in (node for node in ast.walk(method) if isinstance(node, ast.If)):
+            ways = [next(_cuts(block, key), ("", 0)) for block in (node.body, node.orelse)]
+            other = [one for one in ways if one[0] and (one[0] == "batched") != (drafted == "batched")]
+            if all(way for way, _ in ways) and len(other) == 1:
+                [(way, line)] = other
+                return way, SourceLine(module.file, line), node.test if ways[0] == other[0] else None
     return None
 
 
-def _cuts(module: Module, block: Sequence[ast.stmt], key: str) -> Iterator[_Way]:
-    """How statements cut an input: what they give its name, or its entry of a mapping."""
-    for node in (inner for statement in block for inner in ast.walk(statement)):
-        made: list[tuple[object, ast.expr | None]] = []
-        if isinstance(node, ast.Dict):
-            made = [
-                (one.value, value) for one, value in zip(node.keys, node.values, strict=True)
-                if isinstance(one, ast.Constant)
-            ]  # fmt: skip
-        elif isinstance(node, ast.keyword):
-            made = [(node.arg or "", node.value)]
-        elif isinstance(node, ast.Assign):
-            named = (target.slice if isinstance(target, ast.Subscript) else target for target in node.targets)
-            made = [(ast.unparse(target).strip("'"), node.value) for target in named]
-        for name, value in made:
-            called = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-            if value is not None and name == key and called.startswith(_FIELD):
-                yield _Way(called.removeprefix(_FIELD), SourceLine(module.file, value.lineno))
+def _cuts(block: Sequence[ast.stmt], key: str) -> Iterator[tuple[str, int]]:
+    """How statements cut an input, with the line: `key=CUT(...)`, `"key": CUT(...)` or `fields["key"] = CUT(...)`."""
+    cut = re.compile(rf"\b{re.escape(key)}\b['\"\]]*\s*[=:]\s*MultiModalFieldConfig\.(\w+)")
+    for statement in block:
+        found = cut.search(ast.unparse(statement))
+        calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+        if found is not None:
+            yield found[1], next(one.lineno for one in calls if ast.unparse(one.func).endswith(f".{found[1]}"))
 
 
-def _own_switch(subject: Subject, other: _Way, drafted: _Way) -> Candidate | None:
-    """The model's attribute for the condition that its processor asks: the same function makes both."""
-    module = subject.program.module(other.place.file)
-    tests = [
-        node.test
-        for node in ast.walk(module.tree if module is not None else ast.Module([], []))
-        if isinstance(node, ast.If) and _has(node.body, other.place) and _has(node.orelse, drafted.place)
-    ]
-    asked = tests[-1] if tests else None
-    if not isinstance(asked, ast.Attribute) or ast.unparse(asked.value) != "self.info" or subject.model.info is None:
-        return None
-    found = subject.program.method(subject.model.info, asked.attr)
+def _own_switch(subject: Subject, asked: ast.expr) -> Candidate | None:
+    """The model's attribute for the condition that its processor asks of its `info`: the same function makes both."""
+    name = ast.unparse(asked).removeprefix("self.info.")
+    found = subject.program.method(subject.model.info, name) if subject.model.info is not None else None
     returned = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)] if found else []
-    if len(returned) != 1 or not isinstance(returned[0], ast.Call):
-        return None
-    function = ast.unparse(returned[0].func)
-    for owner, target, value in subject.assigned():
-        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and ast.unparse(value.func) == function:
+    makers = [ast.unparse(value.func) for value in returned if isinstance(value, ast.Call)]
+    for owner, target, value in subject.assigned() if len(returned) == len(makers) == 1 else ():
+        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and ast.unparse(value.func) == makers[0]:
             place = SourceLine(owner.file, value.lineno)
-            return Candidate(f"not {ast.unparse(target)}", f"made by {function}, too", place)
+            return Candidate(f"not {ast.unparse(target)}", f"made by {makers[0]}, too", place)
     return None
-
-
-def _has(block: Sequence[ast.stmt], place: SourceLine) -> bool:
-    return any(node.lineno <= place.line <= (node.end_lineno or node.lineno) for node in block)

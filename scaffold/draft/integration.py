@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -12,11 +12,11 @@ from scaffold.draft.locate import Located, Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import name_path, strings, values_of
-from scaffold.tower.source import Module, Owner, Program
+from scaffold.syntax import strings
 
 _CHECKPOINTS = "tests/models/registry.py"
 _TABLE = "docs/models/supported_models.md"
+#: The method of a model that gives these.
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
 _PROMPTS = {"image": "What is this?", "video": "What happens?"}
@@ -38,24 +38,26 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...]) -> None:
+def draft_integration(
+    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], placeholders: Mapping[str, str]
+) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
-    The chat template is that of the model's offline example; without one a prompt is placeholder and question. A model
-    without a placeholder takes that of the example's prompt. One that only pools has no test entry: the test generates
-    text. The test has dummy weights, since a checkpoint may be too large for its machine, and the context that other
-    tests of vLLM give the model. Their test, table and example have no place for sound alone.
+    `placeholders` stand for an item of each modality in a prompt. The chat template is that of the model's offline
+    example; without one a prompt is placeholder and question. A model without a placeholder takes that of the example's
+    prompt. One that only pools has no test entry: the test generates text. The test has dummy weights, since a
+    checkpoint may be too large for its machine, and the context that other tests of vLLM give the model. Their test,
+    table and example have no place for sound alone.
     """
     if not _PROMPTS.keys() & set(modalities):
         return
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
     )
-    placeholders = dict(_placeholders(subject.program, subject.model.owner))
     example = _example(subject.tree, subject.model)
-    template = _template(example, placeholders) if example else None
+    template = _template(example, placeholders.get("image")) if example else None
     if template is not None:
-        placeholders.setdefault("image", ("", template.place))
+        placeholders = {"image": "", **placeholders}
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         architecture, name, keywords, place = checkpoint
@@ -63,9 +65,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
-                text, where = placeholders[modality]
-                gap, why = (template.gap, "") if template else ("", "without a chat template")
-                sheet.put(f"{at}.{modality}_prompt", f"{text}{gap}{_PROMPTS[modality]}", where, why=why)
+                text = f"{placeholders[modality]}{template.gap if template else ''}{_PROMPTS[modality]}"
+                why = f"what `{_PLACEHOLDER}` gives{'' if template else ', without a chat template'}"
+                sheet.put(f"{at}.{modality}_prompt", text, why=why)
         if template is not None:
             sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template.text, template.place, why="the prompt of the offline example")
@@ -133,52 +135,6 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
     return next((found[name] for name in names if name in found), None)
 
 
-def _placeholders(program: Program, owner: Owner) -> Iterator[tuple[str, tuple[str, SourceLine]]]:
-    """The text that stands for an item in a prompt: `if modality.startswith("image"): return "<image>"`."""
-    found = program.method(owner, _PLACEHOLDER)
-    if found is None:
-        return
-    module, _, method = found
-    for branch in ast.walk(method):
-        if not isinstance(branch, ast.If) or not isinstance(returned := branch.body[0], ast.Return):
-            continue
-        if (text := _text(program, module, returned.value)) is not None:
-            for part in ast.walk(branch.test):
-                if isinstance(part, ast.Constant):
-                    yield str(part.value), (text, SourceLine(module.file, returned.lineno))
-
-
-def _text(program: Program, module: Module, value: ast.expr | None, depth: int = 8) -> str | None:
-    """A literal, a text with the number of the item (the first is 1), or a constant of a module or class.
-
-    It follows at most `depth` names, since a name may be its own value.
-    """
-    if isinstance(value, ast.Constant):
-        return str(value.value or "")  # None: the processor puts the image before the prompt by itself.
-    if isinstance(value, ast.JoinedStr):
-        parts = [_text(program, module, part, depth) for part in value.values]
-        return "".join(part for part in parts if part is not None) if None not in parts else None
-    if isinstance(value, ast.FormattedValue):
-        return "1" if ast.unparse(value.value) == "i" else _text(program, module, value.value, depth)
-    path = name_path(value) if value is not None else []
-    return _constant(program, module, path, depth) if path and depth else None
-
-
-def _constant(program: Program, module: Module, path: list[str], depth: int) -> str | None:
-    """The text that `NAME` has in a module, its own or an imported one, or `CLASS.NAME` in a class."""
-    *holder, name = path
-    if not holder and (origin := program.imported(module, name)) is not None:
-        return _constant(program, origin[0], [origin[1]], depth - 1) if depth else None
-    home, body = module, module.tree.body
-    if holder:
-        found = program.resolve(module, ".".join(holder))
-        if found is None:
-            return None
-        home, body = found[0], found[1].body
-    values = values_of(name, body)
-    return _text(program, home, values[0], depth - 1) if values else None
-
-
 def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str]]:
     """The lines of the documentation's table that are of one of the architectures, each with its number."""
     for number, line in enumerate(tree.read(_TABLE).splitlines() if tree.exists(_TABLE) else (), start=1):
@@ -224,18 +180,17 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
     return loading[0] if len(loading) == 1 else None
 
 
-def _template(example: _Example, placeholders: dict[str, tuple[str, SourceLine]]) -> _Template | None:
+def _template(example: _Example, image: str | None) -> _Template | None:
     """The prompt of an example with {content} where placeholder and question stand, or the question alone."""
-    image = placeholders.get("image")
     prompt = next(
         (node for node in ast.walk(example.function) if isinstance(node, ast.JoinedStr) and "question" in _names(node)),
         None,
     )
     if prompt is None or not _names(prompt) <= {"question", "placeholder"}:
         return None
-    if "placeholder" in _names(prompt) and (image is None or image[0] not in strings(example.function)):
+    if "placeholder" in _names(prompt) and (image is None or image not in strings(example.function)):
         return None
-    stands = image[0] if image is not None else ""
+    stands = image or ""
     text = "".join(
         str(part.value)
         if isinstance(part, ast.Constant)

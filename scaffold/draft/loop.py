@@ -2,110 +2,127 @@
 
 Other parts may run between several loops over slices of the layers. The last of them is recorded: it hands its features
 to the model's own code, as an encoder would. A mask keeps attention off the padding. The run shows which method has the
-layers; what the loop reads is in its text.
+layers, and what the variables are that its loop reads.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import (
-    VISION,
-    Drafted,
-    function_of,
-    line_of,
-    omitted,
-    pixel_keys,
-    put_fields,
-    put_number,
-    put_width,
-)
-from scaffold.draft.gates import put_gate
+from scaffold.draft.common import VISION, Drafted, function_of, line_of, pixel_keys, put_number
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
-from scaffold.syntax import FunctionNode, assigned_to, name_path
-from scaffold.tower.source import Module
-from scaffold.watch import Batch, Call, Recording
+from scaffold.watch import Batch, Frame, Recording
 
 _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
-#: The longest of some units, along their last axis.
-_LONGEST = re.compile(r"max\(\((\w+)\.shape\[-1\] for \1 in \w+\)\)")
+#: The argument that hides padding.
+_MASK = "mask"
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop:
-    """A loop over layers: the call of what it becomes, and the argument with the mask."""
+class _Padded:
+    """Units that a model pads to the longest: patches of `side` pixels, `most` of them, with `width` features each."""
 
-    text: str
-    mask: str
-    place: SourceLine
-    padded: SourceLine
+    side: int
+    most: int
+    width: int
 
 
 def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of a cut but `model`, `layout` and `integration`.
 
-    None where no method of the model itself goes over all layers.
+    None where no method of the model itself goes over all layers, on units that it has padded to the longest.
     """
-    for layers in recording.repeated:
-        kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
-        calls = {name: [_first(batch, layers.name) for batch in batches] for name, batches in kept.items()}
-        keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
-        if (
-            not kept
-            or any(call is None for found in calls.values() for call in found)
-            or max(map(len, keys.values())) > 1
-        ):
+    kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
+    keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
+    for layers in recording.repeated if keys and max(map(len, keys.values())) == 1 else ():
+        units = [_padded(batch, f"{layers.name}.0") for batches in kept.values() for batch in batches]
+        frames = [frame for batches in kept.values() for batch in batches for frame in _of_model(batch, layers.name)]
+        if None in units or len(frames) != len(units):
             continue
-        first = next(iter(kept))
-        batch, call = kept[first][0], calls[first][0]
-        assert call is not None, "each batch has one"
-        found = function_of(subject, batch.way(call)[-1])
-        loop = _of_method(*found, f"self.{layers.name}") if found is not None else None
-        if loop is None or problems_of_way(subject, [ALL], parse_call(loop.text), f"self.{layers.name}"):
+        call = _call(subject, recording, frames, f"self.{layers.name}")
+        if not call or problems_of_way(subject, [ALL], parse_call(call), f"self.{layers.name}"):
             continue
-        _put(recording, call, f"self.{layers.name}", loop, sheet)
+        place = line_of(frames[0])
+        _put_units(recording, [one for one in units if one is not None], place, sheet)
+        sheet.put("forward.loop", f"self.{layers.name}", place, why="what runs before it cannot be captured")
+        sheet.put("forward.call", call, place, why="what the loop reads")
+        sheet.put(f"forward.with.{_MASK}", "additive", place, why="a row for each unit, and None where none is padded")
+        sheet.put("forward.unit", ["rows", "width"], place, why="features of the patches")
         for name, batches in kept.items():
-            sheet.put(f"modalities.{name}.pixels", keys[name][0], loop.padded, why="the model pads its units")
+            sheet.put(f"modalities.{name}.pixels", keys[name][0], place, why="the model pads its units")
             sheet.put(f"modalities.{name}.entry", ALL, line_of(batches[0].frames[0]))
-            put_fields(subject, batches, sheet)
-        put_width(recording, batch, sheet)
-        put_gate(subject, [one for [one] in keys.values()], sheet)
-        return tuple(kept), omitted(subject, recording, kept, "")
+        pixels = {name: key for name, [key] in keys.items()}
+        return Drafted(pixels, gated=tuple(pixels.values()))
     return None
 
 
-def _first(batch: Batch, layers: str) -> Call | None:
-    """The first call of the first layer, if the model itself makes it."""
-    call = next((one for one in batch.calls if one.part == f"{layers}.0"), None)
-    return call if call is not None and batch.way(call)[-1].part == "" else None
-
-
-def _put(recording: Recording, call: Call, layers: str, loop: _Loop, sheet: Sheet) -> None:
-    """Fill in `pixels` and `forward`."""
-    units = [leaf.shape for one in recording.batches for key in pixel_keys(one) for leaf in one.given(key)]
+def _padded(batch: Batch, layer: str) -> _Padded | None:
+    """The units, where the first layer gets a row of features for each patch of the longest; else None."""
+    units = [leaf.shape for key in pixel_keys(batch) for leaf in batch.given(key)]
+    features = [
+        next(leaf.shape for leaf in one.arguments if leaf.is_tensor) for one in batch.calls if one.part == layer
+    ]
+    if not features or min(map(len, (*features, *units))) < 3:
+        return None
     side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
-    width = next(leaf.shape[-1] for leaf in call.arguments if leaf.is_tensor)
-    patch = f"the side of a patch, in pixels: {side} in the recording"
-    put_number(recording, side, "let.patch", patch, _PATCH, VISION, sheet)
-    columns = f"columns of the layers' features: {width} in the recording"
-    put_number(recording, width, "let.width", columns, _COLUMNS, VISION, sheet)
+    # Items that the model encodes in several calls have a longest unit each.
+    return _Padded(side, most, features[0][-1]) if max(shape[1] for shape in features) == most else None
+
+
+def _of_model(batch: Batch, layers: str) -> list[Frame]:
+    """The method of the model that calls the first layer, once."""
+    calls = [call for call in batch.calls if call.part == f"{layers}.0"][:1]
+    return [frame for call in calls for frame in batch.way(call)[-1:] if frame.part == ""]
+
+
+def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layers: str) -> str:
+    """The call of what a loop becomes; empty where it reads anything else than a descriptor says.
+
+    Beside features and mask, which all rows of a unit share, it reads entries of the configuration: of the name and
+    value of the variable.
+    """
+    found = function_of(subject, frames[0])
+    loops = [
+        node
+        for node in ast.walk(found[1] if found is not None else ast.Module([], []))
+        if isinstance(node, ast.For) and any(ast.unparse(unsliced(over)) == layers for over in iterated(node.iter))
+    ]
+    loop = max(loops, key=lambda node: node.lineno, default=None)
+    if found is None or loop is None or find_misfit(found[1], loop) is not None:
+        return ""
+    taken = []
+    for name in outline(found[1], loop).arguments[1:]:
+        leaves = [leaf for frame in frames for leaf in frame.values if leaf.at == name]
+        paths = [path for path, number in recording.numbers.items() if path.endswith(f".{name}")
+                 and all(leaf.value == number for leaf in leaves)]  # fmt: skip
+        masks = [leaf for leaf in leaves if leaf.type != "NoneType"]
+        if masks and all(leaf.dtype.startswith(("float", "bfloat")) and prod(leaf.shape[1:-1]) == 1 for leaf in masks):
+            taken.append(_MASK)
+        else:
+            taken += sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1] or [""]
+    whole = "" not in taken and taken.count(_MASK) == 1
+    return f"self.{LOOP_METHOD}({', '.join(['pixels', *taken])})" if whole else ""
+
+
+def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine, sheet: Sheet) -> None:
+    """Fill in `pixels`, with names for the side of a patch, the patches of a unit and the columns of its features."""
+    side, most, width = units[0].side, max(one.most for one in units), units[0].width
+    put_number(recording, side, "let.patch", "the side of a patch, in pixels", _PATCH, VISION, sheet)
+    put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
-    look = (f"{loop.padded}: units are padded to the longest of a batch",)
+    look = (f"{place}: units are padded to the longest of a batch",)
     sheet.ask(Question("let.rows", what, tuple(_rows(recording, side, most)), look))
-    sheet.put("pixels.shape", ["3", "patch", "patch * rows"], loop.padded, why="patches side by side")
-    sheet.put("forward.loop", layers, loop.place, why="what runs before it cannot be captured")
-    sheet.put("forward.call", loop.text, loop.place, why="what the loop reads")
-    sheet.put(f"forward.with.{loop.mask}", "additive", loop.place, why="None where no unit is padded")
-    sheet.put("forward.unit", ["rows", "width"], loop.place, why="features of the patches")
+    sheet.put("pixels.shape", ["3", "patch", "patch * rows"], place, why="patches side by side")
 
 
 def _rows(recording: Recording, patch: int, most: int) -> list[Candidate]:
@@ -120,69 +137,3 @@ def _rows(recording: Recording, patch: int, most: int) -> list[Candidate]:
         if re.fullmatch(r"self\.\w+\.embeddings\.num_patches", path) and isinstance(number, int):
             found.append((number, Candidate(path, "the positions that the tower has")))
     return [candidate for _, candidate in sorted(found, key=lambda one: one[0] < most)]
-
-
-# -- the loop ----------------------------------------------------------------------------------------------------------
-
-
-def _of_method(module: Module, function: FunctionNode, layers: str) -> _Loop | None:
-    loops = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.For)
-        if any(ast.unparse(unsliced(over)) == layers for over in iterated(node.iter))
-    ]
-    longest = next((node for node in ast.walk(function) if _LONGEST.fullmatch(ast.unparse(node))), None)
-    if not loops or longest is None:
-        return None
-    loop = max(loops, key=lambda node: node.lineno)
-    if find_misfit(function, loop) is not None:
-        return None
-    taken = [_argument(function, name) for name in outline(function, loop).arguments[1:]]
-    masks = [name for name in taken if name is not None and not name.startswith("self.")]
-    if None in taken or len(masks) != 1:
-        return None
-    text = f"self.{LOOP_METHOD}({', '.join(['pixels', *map(str, taken)])})"
-    lines = (SourceLine(module.file, getattr(node, "lineno", function.lineno)) for node in (loop, longest))
-    return _Loop(text, masks[0], *lines)
-
-
-def _argument(function: FunctionNode, name: str) -> str | None:
-    """The text of a variable in a call: an entry of the configuration, or `mask`; None if it is neither."""
-    values = list(_values(function, name))
-    if len(values) == 1:
-        return _entry(values[0])
-    none = any(isinstance(value, ast.Constant) and value.value is None for value in values)
-    return "mask" if none and any("torch.finfo" in text for text in _made_of(function, name, set())) else None
-
-
-def _values(function: FunctionNode, name: str) -> Iterator[ast.expr]:
-    """The values that are assigned to a variable, by itself or with others."""
-    for node in ast.walk(function):
-        targets = (part for target in assigned_to(node) for part in ast.walk(target))
-        value = getattr(node, "value", None)
-        if value is not None and any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            yield value
-
-
-def _made_of(function: FunctionNode, name: str, seen: set[str]) -> Iterator[str]:
-    """The texts of what a variable is computed from."""
-    if name in seen:
-        return
-    seen.add(name)
-    for value in _values(function, name):
-        yield ast.unparse(value)
-        for node in ast.walk(value):
-            if isinstance(node, ast.Name):
-                yield from _made_of(function, node.id, seen)
-
-
-def _entry(value: ast.expr) -> str | None:
-    """`self.config.first` of itself, and of `getattr(self.config, "first", -1)`."""
-    if isinstance(value, ast.Call) and ast.unparse(value.func) == "getattr" and len(value.args) > 1:
-        name = value.args[1]
-        owner = name_path(value.args[0])
-        if isinstance(name, ast.Constant) and owner:
-            return ".".join((*owner, str(name.value))) if owner[0] == "self" else None
-    path = name_path(value)
-    return ".".join(path) if path and path[0] == "self" and len(path) > 1 else None

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isqrt, prod
 
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import (
     MERGE,
     Drafted,
-    columns_of,
     embeds_of,
-    function_of,
     line_of,
-    omitted,
     pixel_keys,
+    put_columns,
     put_number,
     put_width,
     sizes_of_items,
@@ -31,7 +29,7 @@ from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.source import Module, Owner
+from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Recording
 
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
@@ -56,7 +54,7 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     }
     _put_tower(subject, recording, kept, sheet)
     put_budget(subject, list(kept), sheet)
-    return tuple(kept), omitted(subject, recording, kept, _OTHER)
+    return Drafted({name: one.pixels for name, one in kept.items()}, _OTHER, None)
 
 
 def _entered(batches: Sequence[Batch]) -> Entered | None:
@@ -64,8 +62,8 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
     fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
         sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
-        grids = [_grid(leaf.value) for batch in batches for leaf in batch.inputs if leaf.at == sizes]
-        columns = {len(one) for grid in grids for one in grid or [()]}
+        grids = [leaf.grid for batch in batches for leaf in batch.inputs if leaf.at == sizes]
+        columns = {len(one) for grid in grids for one in grid or [[]]}
         if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():
             continue
         found = [list(_getting(batch, key, grid)) for batch, grid in zip(batches, grids, strict=True)]
@@ -82,13 +80,6 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
     return None
 
 
-def _grid(value: object) -> Grid:
-    """The rows of a grid, a tensor or a list; none of any other value."""
-    rows = value if isinstance(value, list) else []
-    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows)
-    return tuple(map(tuple, rows)) if whole else ()
-
-
 def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tuple[str, ...], Call]]:
     """The calls of the model's own attributes with an input as it is and its grid, with the names of both arguments.
 
@@ -98,7 +89,7 @@ def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tup
         if call.inside is not None or "." in call.part:
             continue
         data = [leaf.at for leaf in call.arguments if any(one.of == key for one in leaf.sources)]
-        names = tuple(leaf.at for leaf in call.arguments if _grid(leaf.value) == grid)
+        names = tuple(leaf.at for leaf in call.arguments if leaf.grid == grid)
         if len(data) == 1 and names and [leaf.at for leaf in call.results if leaf.is_tensor] == [""]:
             yield call.part, data[0], names, call
 
@@ -132,7 +123,9 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
             sheet.put(f"modalities.{modality}.embeds", embeds, why="as the processor declares it")
     columns = len(first.grids[0][0])
     sheet.put("sizes.columns", _GRIDS[columns], why=f"a row of `{first.sizes}`")
-    _put_merge(recording, first, sheet)
+    own, what = re.escape(f"self.{first.part}"), "the side of the square of rows that becomes one token"
+    called = re.compile(own + MERGE.pattern)
+    put_number(recording, first.merge, "let.m", what, MERGE, re.compile(rf"{own}\."), sheet, first=called)
     sheet.put("item.rows", _ROWS[columns][0], why=f"the product of `{first.sizes}`")
     sheet.put("item.tokens", _ROWS[columns][1], why="the embeddings of each item")
     _put_row(recording, first, sheet)
@@ -147,7 +140,7 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
     put_attention(tower, sliced)
     put_calls(tower, sliced, around)
     _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
-    _put_gate(_visited(subject, kept.values()), sheet)
+    _put_gate(subject, sheet)
 
 
 def _class(subject: Subject, call: Call) -> Owner | None:
@@ -170,30 +163,19 @@ def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
         )
 
 
-def _put_gate(visited: Iterable[tuple[Module, FunctionNode]], sheet: Sheet) -> None:
-    """The condition without which embeddings are edited after the encoder: where a function that runs reads it.
+def _put_gate(subject: Subject, sheet: Sheet) -> None:
+    """The condition without which embeddings are edited after the encoder: where a method of the model reads it.
 
     A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
     """
-    for module, function in visited:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{_PRUNING}":
+    for module, cls in subject.program.lineage(subject.model.owner):
+        methods = (node for node in cls.body if isinstance(node, FunctionNode) and "cudagraph" not in node.name)
+        for node in (inner for method in methods for inner in ast.walk(method)):
+            if isinstance(node, ast.Attribute) and self_attribute(node) == _PRUNING and isinstance(node.ctx, ast.Load):
                 place = SourceLine(module.file, node.lineno)
                 why = "pruning edits embeddings after the encoder"
                 sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
                 return
-
-
-def _put_merge(recording: Recording, entered: Entered, sheet: Sheet) -> None:
-    """The side of the square of rows that becomes a token: the tower's own attribute, or as other layouts find it."""
-    own = f"self.{entered.part}."
-    held = [path for path, n in recording.numbers.items() if n == entered.merge and path.startswith(own)]
-    called = [path for path in held if path.count(".") == 2 and MERGE.search(path)]
-    if len(called) == 1:
-        sheet.put("let.m", called[0], why=f"{entered.merge} in the recording")
-        return
-    what = f"the side of the square of rows that becomes one token: {entered.merge} in the recording"
-    put_number(recording, entered.merge, "let.m", what, MERGE, re.compile(re.escape(own)), sheet)
 
 
 def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
@@ -201,24 +183,10 @@ def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     batch = entered.batches[0]
     shape = next(leaf.shape for leaf in entered.calls[0].arguments if leaf.at == entered.data)[1:]
     if len(shape) == 1:
-        width = columns_of(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
-        if width:
-            sheet.put("pixels.shape", [width], why=f"the first part of the tower that gets rows of {shape[0]} values")
+        put_columns(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
     else:
         what = f"shape of one row of the pixel tensor, as a list: {list(shape)} in the recording"
         sheet.ask(Question("pixels.shape", what))
-
-
-def _visited(subject: Subject, entered: Iterable[Entered]) -> Iterator[tuple[Module, FunctionNode]]:
-    """The functions that waited for a part, and the model's methods that they name: these may call none."""
-    for one in entered:
-        for module, function in filter(None, (function_of(subject, frame) for frame in one.batches[0].frames)):
-            yield module, function
-            for node in ast.walk(function):
-                name = self_attribute(node) if isinstance(node, ast.Attribute) else None
-                method = subject.program.method(subject.model.owner, name) if name is not None else None
-                if method is not None:
-                    yield method[0], method[2]
 
 
 def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
@@ -231,7 +199,7 @@ def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
             continue
         place = line_of(batch.way(call)[-1])
         others = [leaf for leaf in call.arguments if leaf not in origins and leaf.type != "NoneType"]
-        if len(others) == 1 and _grid(others[0].value) == entered.grids[0]:
+        if len(others) == 1 and others[0].grid == entered.grids[0]:
             sheet.put("post.call", f"self.{call.part}(output, sizes)", place, why="needs the sizes on the host")
             return ""
         rows = [leaf.shape[0] for leaf in (*tower.results, *call.results) if leaf.is_tensor and leaf.shape]

@@ -19,29 +19,26 @@ from scaffold.draft.common import (
     MERGE,
     VISION,
     Drafted,
-    columns_of,
     entries_of,
     function_of,
     line_of,
-    omitted,
     pixel_keys,
-    put_fields,
+    put_columns,
     put_number,
-    put_width,
     sizes_of_items,
 )
-from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.tokens import TokenEntries, entries_of_tokens
+from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
-_MODALITIES = ("image", "vision_chunk")
+CHUNK = "vision_chunk"
+_MODALITIES = ("image", CHUNK)
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
 #: Columns of a grid that counts frames, too.
@@ -87,29 +84,6 @@ class _Encoder:
         return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Pixels:
-    """The input that holds images: as patches with a `grid`, or as they are, with patches of `side` pixels.
-
-    `mask` says which rows of an item are patches, where all are padded to one length. `zeros` are integers of other
-    inputs for each item. A `nested` grid is a table of one row for each item, and a `moved` one is on the GPU. `coarse`
-    is the grid of tokens where it is an input, too, of squares with `ratio` rows a side; `tokens` has entries of these.
-    """
-
-    key: str
-    grid: str
-    shape: tuple[int, ...]
-    side: int
-    columns: int
-    mask: str = ""
-    zeros: tuple[tuple[str, _Zeros], ...] = ()
-    nested: bool = False
-    moved: bool = False
-    coarse: str = ""
-    ratio: int = 0
-    tokens: TokenEntries | None = None
-
-
 def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of rows but `model`, `layout` and `integration`.
 
@@ -132,13 +106,11 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
-    pixels = _pixels(subject, batches, encoder)
+    key = _put_item(subject, recording, batches, encoder, sheet)
     loop = _loop(subject, encoder)
     entry, place = _entry(subject, batches[0], encoder, loop)
-    sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
+    sheet.put(f"modalities.{modality}.pixels", key, why="its images are the rows of the encoder")
     sheet.put(f"modalities.{modality}.entry", entry, place)
-    put_fields(subject, batches, sheet, grids=True)
-    _put_item(recording, batches, encoder, pixels, sheet)
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
@@ -152,11 +124,9 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
-    put_width(recording, batches[0], sheet)
-    if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
-        put_gate(subject, (pixels.key,), sheet)
-    # A chunk is an image where a test of the port brings one.
-    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
+    # The frames of a chunk may become fewer tokens than its rows say.
+    gated = (key,) if modality == CHUNK else None
+    return Drafted({modality: key}, "graphs of rows hold images", gated)
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -212,7 +182,7 @@ def _runs(batch: Batch, path: str) -> Iterator[tuple[Batch, range]]:
 
 def _gridded(batch: Batch, calls: Sequence[Call]) -> tuple[int, ...] | None:
     """The rows of each item, of which a grid among the inputs says how many there are, and each call gets those."""
-    for rows in map(_products, batch.inputs):
+    for rows in (leaf.rows for leaf in batch.inputs):
         if len(rows) == len(calls) and all(
             any(count in leaf.shape for leaf in call.arguments) for count, call in zip(rows, calls, strict=True)
         ):
@@ -226,7 +196,7 @@ def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
     An image may be several units, such as tiles, whose rows a grid among the inputs tells.
     """
     lengths = {size for leaf in call.arguments for size in leaf.shape}
-    units = [_products(leaf) for leaf in batch.inputs]
+    units = [leaf.rows for leaf in batch.inputs]
     found = set()
     for leaf in call.arguments:
         ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
@@ -234,20 +204,6 @@ def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
             rows = tuple(end - begin for begin, end in pairwise(ends))
             found |= {rows} if len(rows) == len(batch.items) or rows in units else set()
     return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
-
-
-def _products(leaf: Leaf) -> tuple[int, ...]:
-    """The rows that each entry of a grid says; none of any other value."""
-    return tuple(map(prod, _grid(leaf)))
-
-
-def _grid(leaf: Leaf) -> list[list[int]]:
-    """The rows of a grid, each of which may be in a table of its own; none of any other value."""
-    value = leaf.value if isinstance(leaf.value, list) else []
-    if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], list) for row in value):
-        value = [row[0] for row in value]
-    whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in value)
-    return value if whole else []
 
 
 def _kind(leaves: Sequence[Leaf], rows: _Rows) -> str:
@@ -360,50 +316,97 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
 # -- an item -----------------------------------------------------------------------------------------------------------
 
 
-def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _Pixels:
-    """The input that the rows are made of. Raises VCG483 where the model gets more than it, or it is something else."""
+def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], encoder: _Encoder, sheet: Sheet) -> str:
+    """Fill in `item`; the input that the rows are made of. Raises VCG483 where the model gets what no item says."""
+    place, fields = encoder.place, {field.key: field for field in batches[0].fields}
     keys = sorted(pixel_keys(batches[0]))
     if len(keys) != 1:
-        raise beyond(subject.tree, encoder.place, f"images come in several inputs: {', '.join(keys)}")
-    key = keys[0]
-    given = [batch.given(key) for batch in batches]
-    grids = sorted(
-        leaf.at
-        for leaf in batches[0].inputs
-        if [_products(one) for batch in batches for one in batch.inputs if one.at == leaf.at] == list(encoder.rows)
-    )
-    grid = next((name for name in grids), None)
-    fields = {field.key: field for field in batches[0].fields}
+        raise beyond(subject.tree, place, f"images come in several inputs: {', '.join(keys)}")
+    [key] = keys
+    names = dict.fromkeys(leaf.at for leaf in batches[0].inputs)
+    grids = sorted(at for at in names if [leaf.rows for leaf in _all(batches, at)] == list(encoder.rows))
+    grid = next(iter(grids), "")
     counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
-    # It says something of each row of an item, where rows of all items are padded to one length.
-    shape = given[0][0].shape
-    alike = (one for one in batches[0].inputs if len(one.shape) > 1 and one.shape == shape[: len(one.shape)])
-    mask = next((one.at for one in alike if grid and not one.dtype.startswith("float")), "")
+    mask = next((at for at in names if grid and at != key and _is_mask(batches[0], at, key)), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
     told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
-    described = {key, mask, coarse, *grids[:1], *([tokens.name] if tokens is not None else [])}
-    zeros = dict(_zeros(batches, encoder.rows, {*described, *grids})) if grid else {}
-    known = {*described, *counts, *zeros}
+    described = {key, mask, coarse, *grids, *([tokens.values["input"]] if tokens is not None else [])}
+    zeros = dict(_zeros(batches, encoder.rows, described)) if grid else {}
+    known = {*described.difference(grids[1:]), *counts, *zeros}
     others = {leaf.key for batch in batches for leaf in batch.inputs} - known
     if others:
         what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
-        raise beyond(subject.tree, encoder.place, what)
-    if grid is not None:
-        leaves = [leaf for batch in batches for leaf in batch.inputs if leaf.at == grid]
-        values = [_grid(leaf) for leaf in leaves]
-        columns = {len(row) for value in values for row in value}
-        single = any(len(row) == _WITH_FRAMES and row[0] == 1 for value in values for row in value)
-        shapes = {leaf.shape for leaf in given[0]}
-        padded = len(shapes) == 1 and min(shapes)[:1] == (len(values[0]),) and min(shapes)[0] != sum(encoder.rows[0])
-        if columns == {2} or (columns == {_WITH_FRAMES} and single):
-            shape = given[0][0].shape[2 if padded else 1 :]
-            nested, moved = leaves[0].value != values[0], leaves[0].device == "cuda"
-            integers = tuple(zeros.items())
-            return _Pixels(key, grid, shape, 0, columns.pop(), mask, integers, nested, moved, coarse, ratio, tokens)
-        what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
-        raise beyond(subject.tree, encoder.place, what)
-    images = [leaf.shape for found in given for leaf in found]
+        raise beyond(subject.tree, place, what)
+    shown = f"{', '.join(map(str, encoder.rows[0]))} rows, as `{grid or key}` says"
+    if grid:
+        shape = _patches(subject, batches, encoder, key, grid)
+        rows = ["h * w"]
+    else:
+        shape, rows = _images(subject, batches, encoder, key), []
+    channels, *sides = shape
+    if len(sides) == 2 and sides[0] == sides[1]:
+        what, stride = "the side of a patch, in pixels", _strides(batches[0], key)
+        put_number(recording, sides[0], "let.p", what, _PATCH, VISION, sheet, last=stride)
+        texts = [str(channels), *(["p", "p"] if grid else ["h * p", "w * p"])]
+    elif not sides:
+        put_columns(recording, batches[0], key, "", channels, "let.width", sheet)
+        texts = ["width"]
+    else:
+        texts = list(map(str, shape))
+    sheet.put("item.shape", [*rows, *texts], place, why=shown)
+    _put_merge(recording, batches, encoder, grid, ratio, sheet)
+    merge = sheet.value("item.merge").strip('"')
+    square = [f"h // {merge}", f"w // {merge}"]
+    if grid:
+        leaf = next(_all(batches, grid))
+        entries = ["1", "h", "w"][-len(leaf.grid[0]) :]
+        entries = [f"[{', '.join(entries)}]"] if leaf.value != leaf.grid else entries
+        sheet.put(f"item.values.{grid}", entries, why="its product is the rows of each image")
+        if leaf.device == "cuda":
+            sheet.put("item.moved", [grid], why="the processor does not keep it on the host")
+    if coarse:
+        sheet.put(f"item.values.{coarse}", square, why="the grid of an image's tokens, as it is in each batch")
+    if tokens is not None:
+        for name, value in tokens.values.items():
+            sheet.put(f"item.tokens.{name}", value, tokens.made, why=f"what the processor makes of `{coarse}`, h and w")
+    if mask:
+        sheet.put("item.mask", mask, why="an entry for each row, where all items are padded to one length")
+    sizes = {"rows": "h * w", "tokens": f"({square[0]}) * ({square[1]})"}
+    for name, (most, single) in zeros.items():
+        size = [sizes.get(str(one), str(one)) for one in most]
+        if single:
+            size = [f"{most[0]} + {single[0] - int(most[0])} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
+        sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
+    return key
+
+
+def _all(batches: Sequence[Batch], at: str) -> Iterator[Leaf]:
+    """An input in all batches."""
+    return (leaf for batch in batches for leaf in batch.inputs if leaf.at == at)
+
+
+def _is_mask(batch: Batch, at: str, key: str) -> bool:
+    """Whether an input says something of each row of an item, where rows of all items are padded to one length."""
+    leaf, shape = next(_all([batch], at)), batch.given(key)[0].shape
+    return len(leaf.shape) > 1 and leaf.shape == shape[: len(leaf.shape)] and not leaf.dtype.startswith("float")
+
+
+def _patches(subject: Subject, batches: Sequence[Batch], encoder: _Encoder, key: str, grid: str) -> tuple[int, ...]:
+    """The shape of a row that `key` has of each patch, as a grid says that they are."""
+    values, shapes = [leaf.grid for leaf in _all(batches, grid)], {leaf.shape for leaf in batches[0].given(key)}
+    columns = {len(row) for value in values for row in value}
+    single = any(len(row) == _WITH_FRAMES and row[0] == 1 for value in values for row in value)
+    padded = len(shapes) == 1 and min(shapes)[:1] == (len(values[0]),) and min(shapes)[0] != sum(encoder.rows[0])
+    if columns == {2} or (columns == {_WITH_FRAMES} and single):
+        return batches[0].given(key)[0].shape[2 if padded else 1 :]
+    what = f"`{grid}` does not say so many rows as the encoder gets of each image: {values[0]}, {encoder.rows[0]}"
+    raise beyond(subject.tree, encoder.place, what)
+
+
+def _images(subject: Subject, batches: Sequence[Batch], encoder: _Encoder, key: str) -> tuple[int, ...]:
+    """The shape of a patch of images as they are: each has so many whole squares as rows."""
+    images = [leaf.shape for batch in batches for leaf in batch.given(key)]
     lengths = [count for found in encoder.rows for count in found]
     if len(images) == len(lengths) and all(len(shape) == 3 for shape in images):
         sides = {isqrt(shape[1] * shape[2] // count) for shape, count in zip(images, lengths, strict=True)}
@@ -413,18 +416,17 @@ def _pixels(subject: Subject, batches: Sequence[Batch], encoder: _Encoder) -> _P
             for shape, count in zip(images, lengths, strict=True)
         )
         if len(sides) == 1 and whole and len({shape[0] for shape in images}) == 1:
-            return _Pixels(key, "", images[0], side, 0)
+            return images[0][0], side, side
     what = f"`{key}` is neither patches with a grid nor images of whole patches: {images[0]} for {lengths[0]} rows"
     raise beyond(subject.tree, encoder.place, what)
 
 
 def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
     """The input with the grid of tokens of each item, and the side of the square of rows that is one; or neither."""
-    fine = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == grid]
     for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != grid):
-        found = [_grid(leaf) for batch in batches for leaf in batch.inputs if leaf.at == at]
         for side in range(2, _MORE + 1):
-            if found == [[[-(-one // side) for one in row] for row in rows] for rows in fine]:
+            made = [[[-(-one // side) for one in row] for row in leaf.grid] for leaf in _all(batches, grid)]
+            if [leaf.grid for leaf in _all(batches, at)] == made:
                 return at, side
     return "", 0
 
@@ -459,97 +461,41 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
                 yield name, (most, other[0])
 
 
-def _put_item(recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet) -> None:
-    channels, *sides = pixels.shape
-    square = len(sides) == 2 and (bool(pixels.side) or sides[0] == sides[1])
-    if square:
-        side = pixels.side or sides[0]
-        what = f"the side of a patch, in pixels: {side} in the recording"
-        stride = _stride(recording, batches[0], pixels.key, side)
-        if stride:
-            sheet.put(
-                "let.p", stride, encoder.place, why=f"the stride of what gets the images: {side} in the recording"
-            )
-        else:
-            put_number(recording, side, "let.p", what, _PATCH, VISION, sheet)
-        shape = ["h * p", "w * p"] if pixels.side else ["p", "p"]
-        rows = [] if pixels.side else ["h * w"]
-        sheet.put("item.shape", [*rows, str(channels), *shape], encoder.place, why=_shown(pixels, encoder))
-    elif not sides:
-        width = columns_of(recording, batches[0], pixels.key, "", pixels.shape[0], "let.width", sheet)
-        if width:
-            sheet.put("let.width", width, why=f"the first part that gets rows of {pixels.shape[0]} values")
-        sheet.put("item.shape", ["h * w", "width"], encoder.place, why=_shown(pixels, encoder))
-    else:
-        sheet.put("item.shape", ["h * w", *map(str, pixels.shape)], encoder.place, why=_shown(pixels, encoder))
-    _put_merge(recording, batches, encoder, pixels, sheet)
-    merge = sheet.value("item.merge").strip('"') if sheet.has("item.merge") else "1"
-    if pixels.grid:
-        why = "its product is the rows of each image"
-        entries = ["1", "h", "w"][_WITH_FRAMES - pixels.columns :]
-        entries = [f"[{', '.join(entries)}]"] if pixels.nested else entries
-        sheet.put(f"item.values.{pixels.grid}", entries, why=why)
-    if pixels.coarse:
-        tokens = [f"h // {merge}", f"w // {merge}"]
-        sheet.put(f"item.values.{pixels.coarse}", tokens, why="the grid of an image's tokens, as it is in each batch")
-    if pixels.tokens is not None:
-        pixels.tokens.put(sheet)
-    if pixels.moved:
-        sheet.put("item.moved", [pixels.grid], why="the processor does not keep it on the host")
-    if pixels.mask:
-        sheet.put("item.mask", pixels.mask, why="an entry for each row, where all items are padded to one length")
-    sizes = {"rows": "h * w", "tokens": f"(h // {merge}) * (w // {merge})"}
-    for name, (most, single) in pixels.zeros:
-        size = [sizes.get(str(one), str(one)) for one in most]
-        if single and sheet.has("item.merge"):
-            size = [f"{most[0]} + {single[0] - int(most[0])} * (1 - min(1, h * w // ({merge} ** 2 + 1)))"]
-        sheet.put(f"item.zeros.{name}", size, why="so many integers in each item")
-
-
-def _stride(recording: Recording, batch: Batch, key: str, side: int) -> str:
-    """The stride of the one part that gets images and has it, where no configuration names the side of a patch."""
-    if any(n in (side, [side, side]) and _PATCH.search(path) for path, n in recording.numbers.items()):
-        return ""
-    parts = {
-        call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.of.startswith(key)
-    }
-    strides = {f"self.{part}.stride" for part in parts if recording.numbers.get(f"self.{part}.stride") == [side, side]}
-    return f"{strides.pop()}[0]" if len(strides) == 1 else ""
-
-
-def _shown(pixels: _Pixels, encoder: _Encoder) -> str:
-    return f"{', '.join(map(str, encoder.rows[0]))} rows, as `{pixels.grid or pixels.key}` says"
+def _strides(batch: Batch, key: str) -> re.Pattern[str]:
+    """The strides of what gets images: the side of a patch where nothing is called so."""
+    given = {call.part for call in batch.calls for leaf in call.arguments for one in leaf.sources if one.key == key}
+    return re.compile("|".join(re.escape(f"self.{part}.stride[0]") for part in given))
 
 
 def _put_merge(
-    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, pixels: _Pixels, sheet: Sheet
+    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, grid: str, side: int, sheet: Sheet
 ) -> None:
-    """The side of the square of rows that becomes a token."""
+    """The `side` of the square of rows that becomes a token, 0 where only the numbers of both tell it."""
     counts = []
     for batch, found in zip(batches, encoder.rows, strict=True):
-        grid = next((_grid(leaf) for leaf in batch.inputs if leaf.at == pixels.grid), [])
-        lengths = next((field.lengths for field in batch.fields if field.key == pixels.grid), ())
+        sizes = next((leaf.grid for leaf in _all([batch], grid)), [])
+        lengths = next((field.lengths for field in batch.fields if field.key == grid), ())
         ends = list(accumulate(lengths or [1] * len(found)))
         for begin, end, leaf in zip([0, *ends], ends, batch.results, strict=False):
-            frames = grid[begin][0] if grid and pixels.columns == _WITH_FRAMES else 1
+            frames = sizes[begin][0] if sizes and len(sizes[begin]) == _WITH_FRAMES else 1
             if frames == 1:  # a port holds one frame, and tokens of more may be fewer
                 counts.append((sum(found[begin:end]), leaf.shape[0]))
     # Tokens around an image are the same number for all.
     more = range(_MORE + 1 if len({rows for rows, _ in counts}) > 1 else 1)
     sides = [(isqrt(counts[0][0] // max(counts[0][1] - extra, 1)), extra) for extra in more]
     # An image of one token may have more of them than others.
-    fitting = [
-        side
-        for side, extra in sides
-        if all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts)
-    ]
-    side = pixels.ratio or next(iter(fitting), 0)
+    fitting = (
+        one
+        for one, extra in sides
+        if all(rows == (tokens - extra) * one**2 or (extra and rows == one**2) for rows, tokens in counts)
+    )
+    side = side or next(fitting, 0)
     if not side:
         seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
         what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
         raise Beyond(Diagnostic("VCG483", what))
-    what = f"the side of the square of rows that becomes one token: {side} in the recording"
+    what = "the side of the square of rows that becomes one token"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
-        sheet.ask(Question("item.merge", what, (Candidate("1", "each row is a token"),)))
+        sheet.ask(Question("item.merge", f"{what}: 1 in the recording", (Candidate("1", "each row is a token"),)))
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)

@@ -23,7 +23,7 @@ from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
 from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Leaf, Recording
 
-Grid = tuple[tuple[int, ...], ...]
+Grid = list[list[int]]
 _WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
 _FRAMES = "get_num_frames_with_most_features"
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
@@ -155,11 +155,8 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
         elif unit.name == "frame" and "video" not in tower.entered and room_for_items:
-            alike = Candidate(
-                "item", "an image is one frame, and the tower's method has room for items alone", unit.place
-            )
-            whole = (alike, Candidate("frame", unit.why, unit.place))
-            sheet.ask(Question(f"{at}.unit", "what one attention sequence of images covers", whole, shows))
+            why = "an image is one frame, and the tower's method has room for items alone"
+            sheet.put(f"{at}.unit", "item", unit.place, why=why)
         else:
             sheet.put(f"{at}.unit", unit.name, unit.place, why=unit.why)
         sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))

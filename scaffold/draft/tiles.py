@@ -13,10 +13,9 @@ from math import prod
 from scaffold.cut import find_calls, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import VISUAL
-from scaffold.draft.common import Drafted, embeds_of, omitted, put_width, sized_by
+from scaffold.draft.common import Drafted, embeds_of, sized_by
 from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
 from scaffold.draft.explicit import tokens_recorded
-from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.ways import NOWHERE
@@ -38,10 +37,6 @@ class _Tiles:
     tokens: int
     axes: int
 
-    @property
-    def alike(self) -> tuple[str, int, int]:
-        return self.call.text, self.tokens, self.axes
-
 
 def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
     """Fill in the sections of tiles but `model`, `layout` and `integration`.
@@ -54,7 +49,8 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
     if not found:
         return None
     first = next(iter(found.values()))
-    kept = {name: tiles for name, tiles in found.items() if tiles.alike == first.alike}
+    alike = (first.call.text, first.tokens, first.axes)
+    kept = {name: one for name, one in found.items() if (one.call.text, one.tokens, one.axes) == alike}
     put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:
@@ -75,9 +71,8 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
     sheet.put("forward.call", first.call.text, first.site.place, why="the embeddings are its rows, item by item")
     if first.axes == _TABLES:
         sheet.put("forward.flatten", True, why="it gives a table of rows for each tile")
-    put_width(recording, recording.of(next(iter(kept)))[0], sheet)
-    put_gate(subject, [tiles.site.pixels for tiles in kept.values()], sheet)
-    return tuple(kept), omitted(subject, recording, kept, "its embeddings are no rows of one call")
+    pixels = {name: tiles.site.pixels for name, tiles in kept.items()}
+    return Drafted(pixels, "its embeddings are no rows of one call", tuple(pixels.values()))
 
 
 def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) -> _Tiles | None:

@@ -7,12 +7,12 @@ there is none on the hub, has the function: it calls that on the numbers of whic
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, SourceLine
+from scaffold.draft.sheet import SourceLine
 from scaffold.syntax import FunctionNode, dotted
 from scaffold.watch import Batch, Field
 
@@ -22,21 +22,12 @@ _FACTORS = tuple(product(range(3), repeat=3))
 
 @dataclass(frozen=True, slots=True)
 class TokenEntries:
-    """The input `name`, whose items have `count` entries by the columns h and w of `grid`, made by a function."""
+    """An input with `count` entries for each item, by the columns h and w of `grid`. `values` are for `item.tokens`."""
 
-    name: str
     grid: str
     count: str
-    module: str
-    function: str
+    values: Mapping[str, str]
     made: SourceLine
-
-    def put(self, sheet: Sheet) -> None:
-        """Fill in `item.tokens`."""
-        sheet.put("item.tokens.input", self.name, self.made, why="what the processor makes of the numbers of its grid")
-        sheet.put("item.tokens.count", self.count, why=f"h and w are those of `{self.grid}`")
-        sheet.put("item.tokens.module", self.module, self.made)
-        sheet.put("item.tokens.function", self.function, self.made)
 
 
 def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) -> TokenEntries | None:
@@ -63,8 +54,9 @@ def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) 
             (area, rows, columns), more = fitting[0]
             terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
             text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
-            module, function, place = made
-            return TokenEntries(field.key, at, f"{text} + {more}" if more else text, module, function, place)
+            count, (module, function, place) = f"{text} + {more}" if more else text, made
+            values = {"input": field.key, "count": count, "module": module, "function": function}
+            return TokenEntries(at, count, values, place)
     return None
 
 

@@ -15,7 +15,7 @@ from scaffold.syntax import assigned_to, parents_of
 ALL = "self.embed_multimodal(**inputs)"
 NOWHERE = Span("<draft>", 1, 1, 1, 1)
 #: Statements that leave a loop or a function.
-LEAVES = (ast.Break, ast.Continue, ast.Return)
+_LEAVES = (ast.Break, ast.Continue, ast.Return)
 #: Around a list of embeddings they change nothing of it.
 _AS_LIST = {"tuple", "list", "extend"}
 
@@ -56,7 +56,7 @@ def unconditional(call: ast.AST, function: ast.AST) -> bool:
         for block in (getattr(above, name, None) for name in ("body", "orelse")):
             if isinstance(block, list) and node in block:
                 before = (other for other in block[: block.index(node)] if isinstance(other, ast.If))
-                tests += [one.test for one in before if any(isinstance(inner, LEAVES) for inner in ast.walk(one))]
+                tests += [one.test for one in before if any(isinstance(inner, _LEAVES) for inner in ast.walk(one))]
         if not all(_of_modality(test) for test in tests):
             return False
         node = above

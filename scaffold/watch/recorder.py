@@ -46,6 +46,16 @@ class Recorder:
                 found.append(Repeated(name, _class(part[0]), len(part)))
         return tuple(found)
 
+    def placeholders(self) -> dict[str, str]:
+        """The text of the first item of each modality in a prompt, empty where a model's processor puts it there."""
+        method: Any = self.host.get_placeholder_str
+        found = {}
+        # A model without such a method has that of vLLM's protocol, which says nothing.
+        for modality in ("image", "video") if not method.__qualname__.startswith("Supports") else ():
+            with suppress(Exception):  # the model has no such items
+                found[modality] = method(modality, 1) or ""
+        return found
+
     def numbers(self) -> dict[str, int | list[int]]:
         """Integers and short lists of them in parts outside of lists, and in the configurations that these hold."""
         found: dict[str, int | list[int]] = {}

@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
+from math import prod
 from typing import Any, get_args, get_origin, get_type_hints
 
 
@@ -64,6 +65,20 @@ class Leaf:
     def key(self) -> str:
         """The input that it is, or is in."""
         return self.at.partition("[")[0]
+
+    @property
+    def grid(self) -> list[list[int]]:
+        """The rows of a grid, each of which may be in a table of its own; none of any other value."""
+        value = self.value if isinstance(self.value, list) else []
+        if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], list) for row in value):
+            value = [row[0] for row in value]
+        whole = all(isinstance(row, list) and all(type(one) is int for one in row) for row in value)
+        return value if whole else []
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows that each entry of a grid says; none of any other value."""
+        return tuple(map(prod, self.grid))
 
     @property
     def is_tensor(self) -> bool:
@@ -156,6 +171,7 @@ class Recording:
 
     `configuration` is the one in use, `basis` where it is from, `guessed` its values that nothing says. `numbers` are
     integers, and lists of them, that the model's parts and their configurations hold: `self.config.image_size`.
+    `placeholders` are the texts that stand for an item of each modality in a prompt.
     """
 
     module: str
@@ -164,6 +180,7 @@ class Recording:
     basis: tuple[str, ...]
     guessed: tuple[str, ...]
     numbers: Mapping[str, int | list[int]]
+    placeholders: Mapping[str, str]
     repeated: tuple[Repeated, ...]
     batches: tuple[Batch, ...]
     missing: Mapping[str, str]

@@ -82,13 +82,6 @@ NOT_FOUND = {
         "port it in the plugin's source, by hand",
         ("registry.py", '"Florence2ForConditionalGeneration"'),
     ),
-    "a name that is like no other": (
-        ("NoSuchForConditionalGeneration", RELEASE),
-        "VCG480",
-        "`NoSuchForConditionalGeneration` is no architecture of this tree",
-        "give the name in `architectures` of the checkpoint's config.json",
-        ("registry.py", ""),
-    ),
     "a misspelt name": (
         ("Qwen2VLForConditionalGenration", RELEASE),
         "VCG480",

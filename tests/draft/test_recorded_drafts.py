@@ -21,11 +21,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 Record, Drafts = Callable[[str], Recording], Callable[..., Draft]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 QWEN = "Qwen2_5_VLForConditionalGeneration"
-KIMI, MISTRAL, GLM_OCR = (
-    "KimiVLForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
-    "GlmOcrForConditionalGeneration",
-)
+KIMI, GLM_OCR = "KimiVLForConditionalGeneration", "GlmOcrForConditionalGeneration"
 
 
 @pytest.fixture(scope="module")
@@ -141,17 +137,17 @@ def test_embeddings_that_are_no_rows_of_a_call_are_a_cut(
     assert values(draft(name, other))["layout"] == "cut"
 
 
-def test_equal_numbers_are_asked_for(record: Record, draft: Drafts) -> None:
-    """Where the text's configuration holds the side of an image, too, nothing in one recording tells which is meant."""
-    recording = record(NEXT)
-    side = recording.numbers["self.config.vision_config.image_size"]
-    doubtful = replace(recording, numbers={**recording.numbers, "self.config.image_size": side})
-    [question] = draft(NEXT, doubtful).open
-    assert question.key == "let.side"
-    assert {one.value for one in question.candidates} >= {
-        "self.config.vision_config.image_size",
-        "self.config.image_size",
-    }
+@pytest.mark.parametrize(
+    ("architecture", "key", "name"), [(NEXT, "let.side", "image_size"), (KIMI, "let.p", "patch_size")]
+)
+def test_equal_numbers_are_asked_for(architecture: str, key: str, name: str, record: Record, draft: Drafts) -> None:
+    """Where the text's configuration holds the number, too, nothing in one recording tells which is meant."""
+    recording, own, other = record(architecture), f"self.config.vision_config.{name}", f"self.config.{name}"
+    assert values(draft(architecture))["let"] == {key.removeprefix("let."): own}
+    doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[own]})
+    [question] = draft(architecture, doubtful).open
+    assert question.key == key
+    assert {one.value for one in question.candidates} >= {own, other}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +225,7 @@ def test_layers_of_a_list(draft: Drafts) -> None:
         "layers": ["self._spatial_vision_layer", table],
     }
     [question] = found.open
-    levels = "len(self._deepstack_layer_map) + len(self._spatial_target_layers)"
+    levels = "len(self.layerwise_projectors) + len(self.spatial_projectors)"
     assert [one.value for one in question.candidates] == [f"self.config.text_config.hidden_size * ({levels})"]
 
 
@@ -250,29 +246,31 @@ def test_a_loop_in_a_method_of_the_model(draft: Drafts) -> None:
     assert asked["let.rows"] == f"{side} * ({side} + 1)"
 
 
+MINICPM, MINICPM_LAYER = "MiniCPMV4_6ForConditionalGeneration", "vpm.encoder.layers.0"
+
+
 @pytest.mark.parametrize(
-    ("before", "after"),
+    "odd",
     [
-        # Nothing says on which axis units are padded, or that a mask hides the padding.
-        ("L = max(item.shape[-1] for item in pixel_values)", "L = 4096"),
-        ("            attention_mask = None\n", "            attention_mask = 0\n"),
-        # The loop takes what no descriptor says, and hands on more than features.
-        ("insert_layer_id = getattr(self.config, ", "insert_layer_id = ask(self.config, "),
-        (
-            "        hidden_states = self.vpm.post_layernorm(hidden_states)",
-            "        hidden_states = layer(hidden_states)",
-        ),
+        # Not the patches of the longest unit; a mask in each batch; a number that no configuration has.
+        lambda run: changed(run, MINICPM_LAYER, "hidden_states", shape=(5, 63, 48)),
+        lambda run: with_variables(run, "attention_mask", type="int", value=0),
+        lambda run: with_variables(run, "insert_layer_id", value=7),
     ],
 )
-def test_a_loop_that_hands_on_something_else(
-    before: str, after: str, record: Record, draft: Drafts, release_tree: Any
+def test_a_loop_over_units_that_nothing_tells(
+    odd: Callable[[Recording], Recording], record: Record, draft: Drafts
 ) -> None:
-    architecture, file = "MiniCPMV4_6ForConditionalGeneration", "vllm/model_executor/models/minicpmv4_6.py"
+    assert {one.code for one in refusal(draft, odd(record(MINICPM)), MINICPM)} == {"VCG483"}
+
+
+def test_a_loop_that_hands_on_more_than_features(record: Record, draft: Drafts, release_tree: Any) -> None:
+    file, before = "vllm/model_executor/models/minicpmv4_6.py", "= self.vpm.post_layernorm(hidden_states)"
     tree = release_tree("0.33.0")
     text = tree.read(file)
     assert before in text
-    changed = tree.with_files({file: text.replace(before, after).encode()})
-    assert {one.code for one in refusal(draft, record(architecture), architecture, changed)} == {"VCG483"}
+    other = tree.with_files({file: text.replace(before, "= layer(hidden_states)").encode()})
+    assert {one.code for one in refusal(draft, record(MINICPM), MINICPM, other)} == {"VCG483"}
 
 
 def test_units_that_a_model_makes(draft: Drafts) -> None:
@@ -392,6 +390,15 @@ def changed(recording: Recording, part: str, at: str, **values: Any) -> Recordin
     return with_batches(recording, lambda batch: replace(batch, calls=tuple(map(call, batch.calls))))
 
 
+def with_variables(recording: Recording, at: str, **values: Any) -> Recording:
+    """The recording with one variable of all functions changed."""
+
+    def frame(one: Frame) -> Frame:
+        return replace(one, values=tuple(replace(leaf, **values) if leaf.at == at else leaf for leaf in one.values))
+
+    return with_batches(recording, lambda batch: replace(batch, frames=tuple(map(frame, batch.frames))))
+
+
 def with_batches(recording: Recording, change: Callable[[Batch], Batch]) -> Recording:
     return replace(recording, batches=tuple(map(change, recording.batches)))
 
@@ -489,18 +496,6 @@ def test_layers_in_a_part_that_only_holds_them(draft: Drafts) -> None:
     assert found.questions == ()
 
 
-def test_two_sides_of_a_patch_are_asked_for(record: Record, draft: Drafts) -> None:
-    recording = record(KIMI)
-    assert values(draft(KIMI))["let"] == {"p": "self.config.vision_config.patch_size"}
-    doubtful = replace(recording, numbers={**recording.numbers, "self.config.patch_size": 4})
-    [question] = draft(KIMI, doubtful).open
-    assert question.key == "let.p"
-    assert {one.value for one in question.candidates} >= {
-        "self.config.patch_size",
-        "self.config.vision_config.patch_size",
-    }
-
-
 def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
     numbers = {path: number for path, number in recording.numbers.items() if "merge" not in path}
@@ -581,11 +576,9 @@ def test_what_no_item_of_rows_says(
     assert message in problem.message
 
 
-def test_a_release_without_graphs_of_rows(record: Record, draft: Drafts, release_tree: Any) -> None:
-    [problem] = refusal(draft, record(KIMI), tree=release_tree("0.22.0"))
-    assert "this release has no graphs of rows" in problem.message
-
-
-def test_a_release_without_graphs_of_cuts(record: Record, draft: Drafts, release_tree: Any) -> None:
-    [problem] = refusal(draft, record(NEXT), NEXT, release_tree("0.21.0"))
-    assert "this release has no graphs of cuts" in problem.message
+@pytest.mark.parametrize(("architecture", "release", "kind"), [(KIMI, "0.22.0", "rows"), (NEXT, "0.21.0", "cuts")])
+def test_a_release_without_the_graphs(
+    architecture: str, release: str, kind: str, record: Record, draft: Drafts, release_tree: Any
+) -> None:
+    [problem] = refusal(draft, record(architecture), architecture, release_tree(release))
+    assert f"this release has no graphs of {kind}" in problem.message

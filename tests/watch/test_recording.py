@@ -57,6 +57,13 @@ def test_units_are_the_pixels_of_all_images_in_one_tensor(record: Record) -> Non
         assert origin(argument(batch, "vision_tower.vision_model.encoder.layers.0", "hidden_states")) == {}
 
 
+def test_what_stands_for_an_item_in_a_prompt(record: Record) -> None:
+    assert (record(LLAVA).placeholders, record(QWEN).placeholders["image"]) == (
+        {"image": "<image>"},
+        "<|vision_start|><|image_pad|><|vision_end|>",
+    )
+
+
 def test_the_way_to_a_call_is_told_by_exact_places(record: Record, release_tree: Any) -> None:
     batch = record(LLAVA).of("image")[0]
     way = batch.way(call(batch, "vision_tower"))
@@ -206,7 +213,7 @@ def test_without_a_run_there_is_no_draft(run: Any, monkeypatch: Any, tmp_path: A
     text = file.read_text()
     assert "layout: TODO" in text
     assert f"  class: {KIMI} " in text
-    assert "image_prompt: " in text
+    assert "  example: kimi_vl " in text
     code, out, err = run(KIMI, "--no-run")
     assert (code, out) == (4, "")
     assert f"init {KIMI} --vllm {RELEASE} --no-run -o start.yaml" in err

@@ -182,6 +182,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
         basis=tuple(recipe.basis),
         guessed=tuple(recipe.guessed),
         numbers=recorder.numbers(),
+        placeholders=recorder.placeholders(),
         repeated=recorder.repeated(),
         batches=tuple(batch for batch in batches if batch.modality not in missing),
         missing=missing,
