@@ -44,6 +44,8 @@ _NO_GATHER = (
     "embeddings declare more than they have."
 )
 
+_NO_LENGTHS = "FlashInfer needs the lengths of sequences, and no buffer holds them."
+
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
 
@@ -1051,10 +1053,14 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    asked = f"{layers.backend} != AttentionBackendEnum.FLASHINFER" if layers.backend else None
+    if layers.backend:
+        # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
+        asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
+        shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
+        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
-        **shared | {"gate": _all_of(shared["gate"], Code(asked) if asked else None)},
+        **shared,
         modalities=(modality,),
         embeds=port.embeds,
         batched=list(port.batched),
