@@ -165,6 +165,7 @@ def _model_config(hf_config: Any, host: type) -> Any:
         "model": "lab", "tokenizer": "lab", "served_model_name": "lab", "hf_config": hf_config, "hf_text_config": text,
         "dtype": torch.get_default_dtype(), "max_model_len": 32768, "trust_remote_code": False, "seed": 0,
         "revision": None, "hf_image_processor_config": {}, "encoder_config": None, "quantization": None,
+        "try_get_generation_config": dict,  # the method: it looks for a checkpoint
         "runner_type": "generate", "convert_type": "none",
         "skip_tokenizer_init": False, "generation_config": "vllm", "model_arch_config": facts,
         "multimodal_config": _multimodal_config(host), "_architecture": architecture,
