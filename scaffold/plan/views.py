@@ -463,6 +463,8 @@ class SizedView(View):
     #: Whether an argument of `forward` turns it off.
     passes_switch: bool
     embeds: str | None
+    #: Whether `get_input_modality` is written: where the manager calls it, and in a tree where the protocol's is wrong.
+    has_modality: bool
 
     @property
     def several(self) -> bool:
@@ -791,14 +793,16 @@ def _constant(name: str, class_name: str, given: str | Count) -> Constant:
     return Constant(property_of(name), given, Code("image processor"), Code(f"{class_name}().{given}"))
 
 
-def _sized(port: SizedPort, facts: TreeFacts) -> dict[str, Any]:
+def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
     """The fields of `SizedView` that mean the same in every layout."""
+    has_default = profile.known_method("get_input_modality") is not None
     return {
         "modalities": port.inputs,
         "size_names": Code(", ".join(port.columns)),
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
+        "has_modality": profile.dialect.modality_called or (facts.in_tree and has_default and len(port.inputs) > 1),
         "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
         "passes_switch": facts.sharding is not None,
     }
@@ -1193,7 +1197,7 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     one_each, sizes = rows == port.columns[0], _sizes_name(port.columns)
     return TilesView(
         **_shared(port, profile, facts),
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code("Tiles of each item, as Python integers."),
         buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
         budget_min=budget_names.code(port.budget.min),
@@ -1238,7 +1242,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_GATHER)))
     return PackedView(
         **shared,
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code(f"`{grid}` of each item, in patches, as Python integers."),
         buffer_keys=[pixels, *metadata] if dialect.values else metadata,
         budget_min=names.code(port.budget.min),
@@ -1450,7 +1454,7 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     keys = [path.pixels for path in (single, many) if profile.dialect.values or path is many]
     return PathsView(
         **_shared(port, profile, facts),
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
