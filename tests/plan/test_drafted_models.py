@@ -35,7 +35,7 @@ def test_a_drafted_model_becomes_a_port(release_tree, capsys, model: str, releas
     assert f" {port_of(model).class_name}(" in output.out
 
 
-@pytest.mark.parametrize(("model", "release", "waits"), [("dots_ocr", "0.33.0", 1), ("qwen2_vl", "0.21.0", 0)])
+@pytest.mark.parametrize(("model", "release", "waits"), [("dots_ocr_packed", "0.33.0", 1), ("qwen2_vl", "0.21.0", 0)])
 def test_a_replay_copies_no_bound_from_the_gpu(release_tree, model: str, release: str, waits: int) -> None:
     """The tower of dots.ocr computes `max_seqlen` there. It computes its positions, too: no table limits an image."""
     tree = release_tree(release)
