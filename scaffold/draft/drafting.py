@@ -87,7 +87,7 @@ def draft_descriptor(
         refused += sheet.obstacles
         if found is not None and not sheet.obstacles:
             sheet.put("layout", name, why=why)
-            return _finished(subject, sheet, *found)
+            return _finished(subject, sheet, *found, recording)
     reason = seen(recording) if cuts else "this release has no graphs of cuts"
     refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
     # The layouts that the protocol of the tree lacks: the model is not to blame.
@@ -149,10 +149,12 @@ _LAYOUTS = (
 )
 
 
-def _finished(subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...]) -> Draft:
+def _finished(
+    subject: Subject, sheet: Sheet, modalities: tuple[str, ...], notes: tuple[Diagnostic, ...], recording: Recording
+) -> Draft:
     """The draft of a sheet that has its layout."""
     tree, model = subject.tree, subject.model
-    draft_integration(sheet, subject, modalities)
+    draft_integration(sheet, subject, modalities, recording)
     port, mixin = has_port(subject), hosted_mixin(subject)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",

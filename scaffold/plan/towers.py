@@ -128,6 +128,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
         normalised=_normalised(port, family, tree.span(model.path, model.line)),
         counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
+        device_bounds=tuple(_device_bounds(tower)),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -273,6 +274,14 @@ def _slice(port: PackedPort, tree: SourceTree, model: ModelAnchor, family: Famil
         metadata=port.split.metadata,
         names=dict(port.split.names),
     )
+
+
+def _device_bounds(tower: TowerSlice) -> list[str]:
+    """Bounds of sequences that a tower to be split, or a part of it, computes on its device."""
+    from scaffold.tower import Kind
+
+    own = [one.key for one in tower.crossings if one.kind is Kind.HOST_BOUND and one.host is False]
+    return own + [key for child in tower.children for key in _device_bounds(child.slice)]
 
 
 def _home(program: Program, family: Family, named: str) -> str:

@@ -72,7 +72,8 @@ class TreeFacts:
     is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
     that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
-    `counters`: the tower's own methods that say how many sequences of a set a graph may have.
+    `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
+    sequences that the tower computes on its device.
     """
 
     has_input_dtype: bool | None = None
@@ -89,6 +90,7 @@ class TreeFacts:
     normalised: str = "{pixels}"
     sharding: Sharding | None = None
     counters: frozenset[str] = frozenset()
+    device_bounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -551,7 +553,7 @@ class PackedView(SizedView):
     pixel_dtype: Code
     sets: tuple[SequenceView, ...]
     capture_lets: Lets
-    side_limit: Code
+    side_limit: Code | None
     capture_why: str | None
     merge_h: Code
     merge_w: Code
@@ -573,6 +575,7 @@ class PackedView(SizedView):
     filler_rows: Code
     filler_why: str
     filler_lets: Lets
+    device_bounds: tuple[str, ...]
 
     @property
     def offset_keys(self) -> list[str]:
@@ -1273,8 +1276,8 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
         ),
         capture_lets=capture_lets,
-        side_limit=capture_names.code(port.capture.side_limit),
-        capture_why=port.capture.why,
+        side_limit=capture_names.code(port.capture.side_limit) if port.capture else None,
+        capture_why=port.capture.why if port.capture else None,
         merge_h=capture_names.code(height),
         merge_w=capture_names.code(width),
         has_time="t" in port.columns,
@@ -1299,6 +1302,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         filler_rows=filler_rows,
         filler_lets=filler_lets,
         filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
+        device_bounds=facts.device_bounds,
     )
 
 
@@ -1321,9 +1325,12 @@ def _set(
     if claims_frames:
         names = replace(names, bindings={**names.bindings, "F": "max_frames"})
         count = _CLAIMED if counted else count
-    code = _count(count, names, _sizes_name(port.columns), has_hook=has_hook, main=main)
+    strips = _sizes_name(port.columns) if main and port.capture else None
+    code = _count(count, names, strips, has_hook=has_hook)
     if (counter := counter_of(set_.name)) in facts.counters:  # it says why itself
         code, why = Code(f"self.{port.tower}.{counter}({', '.join(names.bindings[key] for key in CAPACITIES)})"), None
+    if has_hook and facts.attention_fills_zeros and code.isidentifier():
+        variable = code  # a parameter, which nothing is added to
     return SequenceView(
         variable,
         *parameters,
@@ -1388,18 +1395,19 @@ def _filler(port: PackedPort) -> tuple[Code, Lets]:
     return names.code(bounded[0]), lets
 
 
-def _count(count: Expression, names: Names, grid: Code, *, has_hook: bool, main: bool) -> Code:
+def _count(count: Expression, names: Names, strips: Code | None, *, has_hook: bool) -> Code:
     """Captured number of sequences.
 
-    The captured grid itself has a sequence a row of it. Without a hook for results a batch of too many frames cannot be
-    sent to eager execution; with video the budget then is the bound, and this count is that of no frames.
+    The captured grid itself has a sequence for each of its `strips`. Without a hook for results a batch of too many
+    frames cannot be sent to eager execution; with video the budget then is the bound, and this count is that of no
+    frames.
     """
     root = count.root if has_hook else _without_frames(count.root) or Int(1)
     code = names.code(expression_of(root))
-    if main:
+    if strips:
         is_max = isinstance(root, Function) and root.name == "max"
         among = code.removeprefix("max(").removesuffix(")") if is_max else code
-        code = Code(f"max({among}, len({grid}))")
+        code = Code(f"max({among}, len({strips}))")
     return code
 
 
