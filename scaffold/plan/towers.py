@@ -23,6 +23,7 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
+from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import (
@@ -81,7 +82,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
-    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True)
+    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True, constants=known_constants(port, tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
@@ -73,7 +73,8 @@ class TreeFacts:
     that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
-    sequences that the tower computes on its device.
+    sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
+    processor sets to a default, by the descriptor's names for them.
     """
 
     has_input_dtype: bool | None = None
@@ -91,16 +92,21 @@ class TreeFacts:
     sharding: Sharding | None = None
     counters: frozenset[str] = frozenset()
     device_bounds: tuple[str, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A property of the generated class, `name`: an attribute of the processor, or what its static method computes."""
+    """A property of the generated class, `name`: an attribute of the processor, or what its static method computes.
+
+    `known`: `value` is a number, since the tree has it.
+    """
 
     name: str
     attribute: str
     owner: Code
     value: Code
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,11 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
+
+    @property
+    def budget_head(self) -> Code | None:
+        """A statement before the range of budgets, which makes what its minimum reads."""
+        return None
 
     @property
     def modality_names(self) -> list[str]:
@@ -749,6 +760,10 @@ class PathsView(SizedView):
         return [self.single.name, self.many.name]
 
     @property
+    def budget_head(self) -> Code:
+        return Code(f"{self.single.tokens_name}, _ = self._get_encoder_cudagraph_tile_tokens()")
+
+    @property
     def tiles_of_item(self) -> Code:
         """The tiles of item `i` in order, cut from lists of both kinds."""
         return _joined(
@@ -773,7 +788,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "dialect": profile.dialect,
         "signature": Signatures(profile),
         "has_video": port.has_video,
-        "constants": tuple(_constant(name, given.class_, entry) for name, entry in given.values.items())
+        "constants": tuple(_constant(name, given.class_, entry, facts) for name, entry in given.values.items())
         if given
         else (),
         # vLLM asks the model about its encoder before anything else; in an adapter's release it asks the class alone.
@@ -789,11 +804,13 @@ def _all_of(*gates: Code | None) -> Code | None:
     return Code(" and ".join(filter(None, gates))) or None
 
 
-def _constant(name: str, class_name: str, given: str | Count) -> Constant:
+def _constant(name: str, class_name: str, given: str | Count, facts: TreeFacts) -> Constant:
     if isinstance(given, Count):
         call = Code(f"{class_name}.{given.method}({given.of})")
         return Constant(property_of(name), given.method, Code("processing info"), call)
-    return Constant(property_of(name), given, Code("image processor"), Code(f"{class_name}().{given}"))
+    known = facts.constants.get(name)
+    value = Code(f"{class_name}().{given}" if known is None else str(known))
+    return Constant(property_of(name), given, Code("image processor"), value, known is not None)
 
 
 def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
@@ -1466,7 +1483,7 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
         sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
-        budget_min=Code("self._get_encoder_cudagraph_tile_tokens()[0]"),
+        budget_min=views[single.name].tokens_name,
         budget_why=f"One {single.name} tile.",
         budget_lets=(),
         forward=_encoded(port, facts),
