@@ -8,17 +8,20 @@ A cell generates the port into the release's tree and runs `vitcg-scaffold verif
 attention kernel that the model may have there, for each modality. It is *proven* (every comparison equal, no hazard),
 *refused* (with a reason), or *failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the
 files that were proven: those of the release's package with the generated code in them, and nothing else. A cell whose
-files have changed is shown as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell.
+code has changed is shown as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell.
 A changed lab or recipe does not outdate a cell: run it again with --all.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
+import io
 import json
 import sys
 import time
+import tokenize
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -88,11 +91,25 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
 
 
 def fingerprint(overlay: Mapping[str, bytes]) -> str:
-    """Hash of the files of the release's package that differ from the release: what a cell proves."""
+    """Hash of the files of the release's package that differ from the release: what a cell proves.
+
+    Comments prove nothing, so another wording outdates no cell.
+    """
     digest = hashlib.sha256()
     for path, content in overlay.items():
-        digest.update(path.encode() + b"\0" + content)
+        digest.update(path.encode() + b"\0" + (without_comments(content) if path.endswith(".py") else content))
     return digest.hexdigest()[:16]
+
+
+@functools.cache
+def without_comments(source: bytes) -> bytes:
+    """Python code without its comments and the blank ends of lines, which depend on neither platform nor Python."""
+    lines = source.splitlines()
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1].decode()[:column].encode()
+    return b"\n".join(filter(None, map(bytes.rstrip, lines)))
 
 
 def current_code(model: str, release: str) -> str:

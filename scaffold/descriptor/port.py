@@ -730,7 +730,9 @@ class PackedPort(SizedPort):
         "sets of attention sequences, the one of whole frames or items first",
         examples=[{"full": {"unit": "frame", "offsets": "cu_seqlens", "max": "max_seqlen"}}],
     )
-    capture: PackedCapture = declare(Section(PackedCapture), "inputs while a graph is recorded")
+    capture: PackedCapture | None = declare(
+        Section(PackedCapture), "inputs while a graph is recorded; left out where positions are computed", default=None
+    )
     buffers: tuple[str, ...] = declare(
         Listing(NameType("a buffer name")),
         "metadata besides that of `attention`, one entry for each row or token; padded with zeros",

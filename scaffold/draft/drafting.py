@@ -167,9 +167,7 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
     """The draft of a sheet that has its layout."""
     tree, model = subject.tree, subject.model
     # A chunk is an image where a test of the port brings one.
-    draft_integration(
-        sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording.placeholders
-    )
+    draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording)
     port, mixin = has_port(subject), hosted_mixin(subject)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
@@ -224,7 +222,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
             keys = sorted(pixel_keys(batch))
             if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
                 sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
-    draft_integration(sheet, subject, tuple(names or ["image"]), recording.placeholders if recording else {})
+    draft_integration(sheet, subject, tuple(names or ["image"]), recording)
     title = (
         f"{subject.model.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
         *(

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located, Subject
 from scaffold.draft.sheet import Sheet, SourceLine
-from scaffold.protocol import find_example_list, find_test_registry
+from scaffold.protocol import RegistryAnchor, find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
+from scaffold.watch import Recording
 
 _CHECKPOINTS = "tests/models/registry.py"
 _TABLE = "docs/models/supported_models.md"
@@ -39,21 +40,23 @@ class _Template:
 
 
 def draft_integration(
-    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], placeholders: Mapping[str, str]
+    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], recording: Recording | None
 ) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
-    `placeholders` stand for an item of each modality in a prompt. The chat template is that of the model's offline
-    example; without one a prompt is placeholder and question. A model without a placeholder takes that of the example's
-    prompt. One that only pools has no test entry: the test generates text. The test has dummy weights, since a
-    checkpoint may be too large for its machine, and the context that other tests of vLLM give the model. Their test,
-    table and example have no place for sound alone.
+    The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the
+    model's offline example; without one a prompt is placeholder and question. A model without a placeholder takes that
+    of the example's prompt. One that only pools has no test entry: the test generates text. The test has dummy weights,
+    since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model. Where
+    they give none, and every item has as many tokens, a recorded context below that of most tests is enough: vLLM
+    refuses more than a checkpoint has. Their test, table and example have no place for sound alone.
     """
     if not _PROMPTS.keys() & set(modalities):
         return
     checkpoint = _checkpoint(
         subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
     )
+    placeholders: Mapping[str, str] = recording.placeholders if recording is not None else {}
     example = _example(subject.tree, subject.model)
     template = _template(example, placeholders.get("image")) if example else None
     if template is not None:
@@ -74,9 +77,13 @@ def draft_integration(
         marked = _core_models(subject.tree)
         if marked is not None:
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
-        context = keywords.get("max_model_len")
+        context, usual = keywords.get("max_model_len"), _usual_context(subject.tree)
+        positions = _positions(recording) if recording is not None and sheet.has("explicit.single") else None
         if isinstance(context, int):
             sheet.put(f"{at}.max_model_len", context, place)
+        elif positions is not None and usual is not None and positions < usual[0]:
+            why = f"not {usual[0]} as in other entries: the recorded language model has {positions} positions"
+            sheet.put(f"{at}.max_model_len", positions, usual[1], why=why)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
@@ -93,16 +100,35 @@ def file_name(module: str) -> str:
     return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
-def _core_models(tree: SourceTree) -> SourceLine | None:
-    """The generation test, if most of its entries carry marks: `core_model` is the one that they have."""
+def _registry(tree: SourceTree) -> RegistryAnchor | None:
+    """The generation test; None of a tree whose test cannot be read."""
     try:
-        registry = find_test_registry(tree)
+        return find_test_registry(tree)
     except DiagnosticError:
         return None
+
+
+def _core_models(tree: SourceTree) -> SourceLine | None:
+    """The generation test, if most of its entries carry marks: `core_model` is the one that they have."""
+    registry = _registry(tree)
     entries = registry.entries if registry is not None else ()
     marked = [entry for entry in entries if "marks" in entry.keywords]
     core = registry is not None and "core_model" in tree.read(registry.path) and 2 * len(marked) > len(entries)
     return SourceLine(registry.path, registry.line) if registry is not None and core else None
+
+
+def _usual_context(tree: SourceTree) -> tuple[int, SourceLine] | None:
+    """The context of an entry of the generation test that names none."""
+    registry = _registry(tree)
+    fields = {field.name: field.default for field in registry.entry_fields} if registry is not None else {}
+    default = fields.get("max_model_len") or ""
+    return (int(default), SourceLine(registry.path, registry.line)) if registry and default.isdecimal() else None
+
+
+def _positions(recording: Recording) -> int | None:
+    """The positions of the language model, by the configuration of the run."""
+    found = (recording.numbers.get(f"self.config.{name}max_position_embeddings") for name in ("text_config.", ""))
+    return next((value for value in found if isinstance(value, int)), None)
 
 
 def _entries(tree: SourceTree, file: str) -> Iterator[tuple[ast.Constant, ast.expr]]:

@@ -180,10 +180,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     limit = _table_limit(tower)
     if limit is not None:
         sheet.put("capture.side_limit", limit[0], limit[1], why="entries of the rotary table")
-    else:
-        free = Candidate("8192", "enough for every image, if positions are computed and not looked up")
-        what = "the largest side of a grid, in rows: what the tower's tables of positions hold"
-        sheet.ask(Question("capture.side_limit", what, (free,), (str(tower.class_place),)))
 
 
 def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine | None) -> None:

@@ -1,7 +1,7 @@
 """The processor that a descriptor reads constants from: is it in this tree, with these attributes and methods?
 
-To read an attribute, a port makes it without arguments, so its constructor may require none. A static method needs no
-processor.
+A port writes the default of an attribute where the constructor has one. To read another one it makes a processor, and
+so does every adapter: without arguments, so the constructor may require none. A static method needs no processor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffold.descriptor.sections import Count
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.plan.file_plans import Fact
-from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute
+from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute, sets
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     processor = port.processor
     if processor is None:
         return ()
-    path = port.processor_module.replace(".", "/") + ".py"
-    owner = find_class(tree.parse(path), processor.class_) if tree.exists(path) else None
+    path, owner = _class_of(port, tree)
     if owner is None:
         help = "look for the image processor that the model's module imports"
         message = f"{tree.display(path)} has no class {processor.class_}"
@@ -57,6 +56,38 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
             message = f"has no static method {count.method} of one argument in this tree"
             raise refused(message, f"values.{name}", has)
     return (Fact("processor", processor.class_, f"{path}:{owner.lineno}"),)
+
+
+def known_constants(port: AnyPort, tree: SourceTree) -> dict[str, int]:
+    """The attributes that the processor's constructor sets to a whole number by default, by the descriptor's names."""
+    owner = _class_of(port, tree)[1] if port.processor is not None else None
+    nodes = owner.body if owner is not None else []
+    init = next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+    if port.processor is None or init is None:
+        return {}
+    named = [name for name, value in port.processor.values.items() if isinstance(value, str)]
+    found = {name: _default(init, str(port.processor.values[name])) for name in named}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _default(init: ast.FunctionDef, attribute: str) -> int | None:
+    """The default of the parameter that a constructor sets an attribute to."""
+    parameters = [one.arg for one in (*init.args.posonlyargs, *init.args.args)]
+    defaults = dict(zip(reversed(parameters), reversed(init.args.defaults), strict=False))
+    given = [
+        defaults.get(node.value.id)
+        for node in init.body
+        if isinstance(node, ast.Assign) and sets(node, attribute) and isinstance(node.value, ast.Name)
+    ]
+    values = [one.value for one in given if isinstance(one, ast.Constant) and type(one.value) is int]
+    return values[0] if len(values) == 1 else None
+
+
+def _class_of(port: AnyPort, tree: SourceTree) -> tuple[str, ast.ClassDef | None]:
+    """The file of the processor and its class there."""
+    assert port.processor is not None
+    path = port.processor_module.replace(".", "/") + ".py"
+    return path, find_class(tree.parse(path), port.processor.class_) if tree.exists(path) else None
 
 
 def _is_static(function: ast.FunctionDef) -> bool:

@@ -23,6 +23,7 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
+from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import (
@@ -81,7 +82,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
-    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True)
+    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True, constants=known_constants(port, tree))
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
@@ -128,6 +129,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
         normalised=_normalised(port, family, tree.span(model.path, model.line)),
         counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
+        device_bounds=tuple(_device_bounds(tower)),
     )
     split = None if tower.already_split else split_tower(tower)
     parameters = split.method_parameters if split else tower.method_parameters
@@ -273,6 +275,14 @@ def _slice(port: PackedPort, tree: SourceTree, model: ModelAnchor, family: Famil
         metadata=port.split.metadata,
         names=dict(port.split.names),
     )
+
+
+def _device_bounds(tower: TowerSlice) -> list[str]:
+    """Bounds of sequences that a tower to be split, or a part of it, computes on its device."""
+    from scaffold.tower import Kind
+
+    own = [one.key for one in tower.crossings if one.kind is Kind.HOST_BOUND and one.host is False]
+    return own + [key for child in tower.children for key in _device_bounds(child.slice)]
 
 
 def _home(program: Program, family: Family, named: str) -> str:

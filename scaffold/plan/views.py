@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
@@ -44,6 +44,8 @@ _NO_GATHER = (
     "embeddings declare more than they have."
 )
 
+_NO_LENGTHS = "FlashInfer needs the lengths of sequences, and no buffer holds them."
+
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
 
@@ -70,7 +72,9 @@ class TreeFacts:
     is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
     that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
-    `counters`: the tower's own methods that say how many sequences of a set a graph may have.
+    `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
+    sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
+    processor sets to a default, by the descriptor's names for them.
     """
 
     has_input_dtype: bool | None = None
@@ -87,16 +91,22 @@ class TreeFacts:
     normalised: str = "{pixels}"
     sharding: Sharding | None = None
     counters: frozenset[str] = frozenset()
+    device_bounds: tuple[str, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A property of the generated class, `name`: an attribute of the processor, or what its static method computes."""
+    """A property of the generated class, `name`: an attribute of the processor, or what its static method computes.
+
+    `known`: `value` is a number, since the tree has it.
+    """
 
     name: str
     attribute: str
     owner: Code
     value: Code
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,11 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
+
+    @property
+    def budget_head(self) -> Code | None:
+        """A statement before the range of budgets, which makes what its minimum reads."""
+        return None
 
     @property
     def modality_names(self) -> list[str]:
@@ -461,6 +476,8 @@ class SizedView(View):
     #: Whether an argument of `forward` turns it off.
     passes_switch: bool
     embeds: str | None
+    #: Whether `get_input_modality` is written: where the manager calls it, and in a tree where the protocol's is wrong.
+    has_modality: bool
 
     @property
     def several(self) -> bool:
@@ -547,7 +564,7 @@ class PackedView(SizedView):
     pixel_dtype: Code
     sets: tuple[SequenceView, ...]
     capture_lets: Lets
-    side_limit: Code
+    side_limit: Code | None
     capture_why: str | None
     merge_h: Code
     merge_w: Code
@@ -569,6 +586,7 @@ class PackedView(SizedView):
     filler_rows: Code
     filler_why: str
     filler_lets: Lets
+    device_bounds: tuple[str, ...]
 
     @property
     def offset_keys(self) -> list[str]:
@@ -742,6 +760,10 @@ class PathsView(SizedView):
         return [self.single.name, self.many.name]
 
     @property
+    def budget_head(self) -> Code:
+        return Code(f"{self.single.tokens_name}, _ = self._get_encoder_cudagraph_tile_tokens()")
+
+    @property
     def tiles_of_item(self) -> Code:
         """The tiles of item `i` in order, cut from lists of both kinds."""
         return _joined(
@@ -766,7 +788,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "dialect": profile.dialect,
         "signature": Signatures(profile),
         "has_video": port.has_video,
-        "constants": tuple(_constant(name, given.class_, entry) for name, entry in given.values.items())
+        "constants": tuple(_constant(name, given.class_, entry, facts) for name, entry in given.values.items())
         if given
         else (),
         # vLLM asks the model about its encoder before anything else; in an adapter's release it asks the class alone.
@@ -782,21 +804,25 @@ def _all_of(*gates: Code | None) -> Code | None:
     return Code(" and ".join(filter(None, gates))) or None
 
 
-def _constant(name: str, class_name: str, given: str | Count) -> Constant:
+def _constant(name: str, class_name: str, given: str | Count, facts: TreeFacts) -> Constant:
     if isinstance(given, Count):
         call = Code(f"{class_name}.{given.method}({given.of})")
         return Constant(property_of(name), given.method, Code("processing info"), call)
-    return Constant(property_of(name), given, Code("image processor"), Code(f"{class_name}().{given}"))
+    known = facts.constants.get(name)
+    value = Code(f"{class_name}().{given}" if known is None else str(known))
+    return Constant(property_of(name), given, Code("image processor"), value, known is not None)
 
 
-def _sized(port: SizedPort, facts: TreeFacts) -> dict[str, Any]:
+def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
     """The fields of `SizedView` that mean the same in every layout."""
+    has_default = profile.known_method("get_input_modality") is not None
     return {
         "modalities": port.inputs,
         "size_names": Code(", ".join(port.columns)),
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
+        "has_modality": profile.dialect.modality_called or (facts.in_tree and has_default and len(port.inputs) > 1),
         "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
         "passes_switch": facts.sharding is not None,
     }
@@ -1051,10 +1077,14 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    asked = f"{layers.backend} != AttentionBackendEnum.FLASHINFER" if layers.backend else None
+    if layers.backend:
+        # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
+        asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
+        shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
+        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
-        **shared | {"gate": _all_of(shared["gate"], Code(asked) if asked else None)},
+        **shared,
         modalities=(modality,),
         embeds=port.embeds,
         batched=list(port.batched),
@@ -1187,7 +1217,7 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     one_each, sizes = rows == port.columns[0], _sizes_name(port.columns)
     return TilesView(
         **_shared(port, profile, facts),
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code("Tiles of each item, as Python integers."),
         buffer_keys=[port.inputs[0].pixels] if profile.dialect.values else [],
         budget_min=budget_names.code(port.budget.min),
@@ -1232,7 +1262,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_GATHER)))
     return PackedView(
         **shared,
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code(f"`{grid}` of each item, in patches, as Python integers."),
         buffer_keys=[pixels, *metadata] if dialect.values else metadata,
         budget_min=names.code(port.budget.min),
@@ -1263,8 +1293,8 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
         ),
         capture_lets=capture_lets,
-        side_limit=capture_names.code(port.capture.side_limit),
-        capture_why=port.capture.why,
+        side_limit=capture_names.code(port.capture.side_limit) if port.capture else None,
+        capture_why=port.capture.why if port.capture else None,
         merge_h=capture_names.code(height),
         merge_w=capture_names.code(width),
         has_time="t" in port.columns,
@@ -1289,6 +1319,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         filler_rows=filler_rows,
         filler_lets=filler_lets,
         filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
+        device_bounds=facts.device_bounds,
     )
 
 
@@ -1311,9 +1342,12 @@ def _set(
     if claims_frames:
         names = replace(names, bindings={**names.bindings, "F": "max_frames"})
         count = _CLAIMED if counted else count
-    code = _count(count, names, _sizes_name(port.columns), has_hook=has_hook, main=main)
+    strips = _sizes_name(port.columns) if main and port.capture else None
+    code = _count(count, names, strips, has_hook=has_hook)
     if (counter := counter_of(set_.name)) in facts.counters:  # it says why itself
         code, why = Code(f"self.{port.tower}.{counter}({', '.join(names.bindings[key] for key in CAPACITIES)})"), None
+    if has_hook and facts.attention_fills_zeros and code.isidentifier():
+        variable = code  # a parameter, which nothing is added to
     return SequenceView(
         variable,
         *parameters,
@@ -1378,18 +1412,19 @@ def _filler(port: PackedPort) -> tuple[Code, Lets]:
     return names.code(bounded[0]), lets
 
 
-def _count(count: Expression, names: Names, grid: Code, *, has_hook: bool, main: bool) -> Code:
+def _count(count: Expression, names: Names, strips: Code | None, *, has_hook: bool) -> Code:
     """Captured number of sequences.
 
-    The captured grid itself has a sequence a row of it. Without a hook for results a batch of too many frames cannot be
-    sent to eager execution; with video the budget then is the bound, and this count is that of no frames.
+    The captured grid itself has a sequence for each of its `strips`. Without a hook for results a batch of too many
+    frames cannot be sent to eager execution; with video the budget then is the bound, and this count is that of no
+    frames.
     """
     root = count.root if has_hook else _without_frames(count.root) or Int(1)
     code = names.code(expression_of(root))
-    if main:
+    if strips:
         is_max = isinstance(root, Function) and root.name == "max"
         among = code.removeprefix("max(").removesuffix(")") if is_max else code
-        code = Code(f"max({among}, len({grid}))")
+        code = Code(f"max({among}, len({strips}))")
     return code
 
 
@@ -1444,11 +1479,11 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
     keys = [path.pixels for path in (single, many) if profile.dialect.values or path is many]
     return PathsView(
         **_shared(port, profile, facts),
-        **_sized(port, facts),
+        **_sized(port, profile, facts),
         sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
-        budget_min=Code("self._get_encoder_cudagraph_tile_tokens()[0]"),
+        budget_min=views[single.name].tokens_name,
         budget_why=f"One {single.name} tile.",
         budget_lets=(),
         forward=_encoded(port, facts),

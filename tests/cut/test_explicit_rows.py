@@ -17,6 +17,7 @@ pytestmark = pytest.mark.trees
 RELEASE = "0.33.0"
 MODEL = "vllm/model_executor/models/mistral3.py"
 PIXTRAL = "vllm/model_executor/models/pixtral.py"
+INTERFACES = "vllm/model_executor/models/interfaces.py"
 LOOK = "attention = self.transformer.layers[0].attention.attn"
 FOREIGN = ("encode=", "Mixin", "except", "inspect", "pytree", "mock", "__dict__", "vars(")
 
@@ -29,7 +30,7 @@ def text_of(prepared: Any, path: str) -> str:
 def test_a_port_has_no_mixin_and_no_second_way_through_the_model(release_tree: Any) -> None:
     prepared = prepare_port(port_of("mistral3"), release_tree(RELEASE))
     package = [change for change in prepared.changed if change.path.startswith("vllm/")]
-    assert {change.path for change in package} == {MODEL, PIXTRAL}
+    assert {change.path for change in package} == {MODEL, PIXTRAL, INTERFACES}
     added = "\n".join(
         line
         for change in package
@@ -38,6 +39,18 @@ def test_a_port_has_no_mixin_and_no_second_way_through_the_model(release_tree: A
     )
     assert [word for word in FOREIGN if word in added] == []
     assert added.count("\n") < 220
+
+
+def test_a_kernel_that_a_capture_cannot_call_turns_the_class_off(release_tree: Any) -> None:
+    """`modalities=[]` stops no capture: with FlashInfer, whose lengths no buffer holds, the engine did not start."""
+    text = text_of(prepare_port(port_of("mistral3"), release_tree(RELEASE)), MODEL)
+    [switch] = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "supports_encoder_cudagraph"
+    ]
+    assert ast.unparse(switch.body[0]).endswith(".attn_backend != AttentionBackendEnum.FLASHINFER")
+    assert 'modalities=["image"],' in text
 
 
 def test_eager_code_and_a_port_call_the_same_methods(release_tree: Any) -> None:

@@ -113,7 +113,8 @@ def test_a_dropped_key_is_missed_at_its_parent(document: str, place: Place) -> N
     for problem in missing:
         assert problem.span is not None
         assert _starts_in(problem.span, place.parent) or ("." not in place.path and problem.span.column == 1)
-    if _REQUIRED.fullmatch(place.path):
+    # A tower that computes its positions needs no `capture`.
+    if _REQUIRED.fullmatch(place.path) and (document, place.path) != ("packed", "capture"):
         assert missing, problems
 
 

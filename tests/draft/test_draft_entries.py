@@ -8,14 +8,20 @@ import yaml
 from scaffold.draft.integration import draft_integration
 from scaffold.draft.locate import subject_of
 from scaffold.draft.sheet import Sheet
+from scaffold.watch import Recording
 
 pytestmark = pytest.mark.trees
+
+
+def recorded(placeholders, numbers=()):
+    """A recording of no calls, with what stands for an item of each modality and numbers of the configuration."""
+    return Recording("", "", {}, (), (), dict(numbers), placeholders, (), (), {})
 
 
 def drafted(tree, architecture, placeholder="<image>"):
     """The test of a draft that serves images, and its example; each may be missing."""
     sheet, said = Sheet({}), {} if placeholder is None else {"image": placeholder}
-    draft_integration(sheet, subject_of(tree, architecture), ("image",), said)
+    draft_integration(sheet, subject_of(tree, architecture), ("image",), recorded(said))
     entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
     return entries.get("test"), entries.get("example")
 
@@ -70,3 +76,24 @@ def test_a_test_fits_its_machine(architecture, length, release_tree):
     """Random weights, and the context that vLLM's own tests give the model: a class's default says nothing of one."""
     test, _ = drafted(release_tree("0.33.0"), architecture)
     assert (test["dummy_arch"], test.get("max_model_len")) == (architecture, length)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "single", "length"),
+    [
+        ({"self.config.text_config.max_position_embeddings": 2048}, True, 2048),
+        ({"self.config.max_position_embeddings": 2048}, True, 2048),
+        ({"self.config.text_config.max_position_embeddings": 8192}, True, None),
+        ({"self.config.qformer_config.max_position_embeddings": 512}, True, None),
+        # A large image may need more than a class's default, which the checkpoint may exceed.
+        ({"self.config.text_config.max_position_embeddings": 2048}, False, None),
+    ],
+)
+def test_a_test_asks_for_no_more_context_than_was_seen(numbers, single, length, release_tree):
+    sheet, tree = Sheet({}), release_tree("0.33.0")
+    if single:
+        sheet.put("explicit.single", True)
+    run = recorded({"image": "<image>"}, numbers)
+    draft_integration(sheet, subject_of(tree, "Blip2ForConditionalGeneration"), ("image",), run)
+    test = yaml.safe_load(sheet.text([]))["integration"]["test"]
+    assert (test["model"], test.get("max_model_len")) == ("Salesforce/blip2-opt-2.7b", length)

@@ -9,6 +9,8 @@ import pytest
 from changed_ports import DRAFTED, port_of
 
 from scaffold.cli.app import main
+from scaffold.plan import plan_changes
+from scaffold.protocol import read_protocol
 
 pytestmark = pytest.mark.trees
 
@@ -31,3 +33,13 @@ def test_a_drafted_model_becomes_a_port(release_tree, capsys, model: str, releas
     output = capsys.readouterr()
     assert done.value.code == 0, output.err
     assert f" {port_of(model).class_name}(" in output.out
+
+
+@pytest.mark.parametrize(("model", "release", "waits"), [("dots_ocr_packed", "0.33.0", 1), ("qwen2_vl", "0.21.0", 0)])
+def test_a_replay_copies_no_bound_from_the_gpu(release_tree, model: str, release: str, waits: int) -> None:
+    """The tower of dots.ocr computes `max_seqlen` there. It computes its positions, too: no table limits an image."""
+    tree = release_tree(release)
+    source = plan_changes(port_of(model), tree, read_protocol(tree)).methods.source
+    assert source.count('del metadata["max_seqlen"]') == waits
+    assert source.count("grid_thw = [[1, m, token_budget * m]]") == waits
+    assert source.count("max_batch_size=max_batch_size") == waits

@@ -11,7 +11,7 @@ from scaffold.descriptor import AnyPort
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit.operations import AddImport, PutMethods
 from scaffold.plan import plan_changes
-from scaffold.plan.processor import check_processor
+from scaffold.plan.processor import check_processor, known_constants
 from scaffold.protocol import SourceTree, open_tree, read_protocol
 from scaffold.workflow import load_port
 
@@ -96,6 +96,22 @@ def test_it_is_not_there(
     assert help_text in (diagnostic.help or "")
     assert diagnostic.span is not None
     assert diagnostic.span.file.endswith("step3_vl.yaml")
+
+
+@pytest.mark.parametrize(
+    ("source", "known"),
+    [
+        pytest.param(SOURCE.format(attribute="patch_size"), {"tile_side": 504}, id="default"),
+        pytest.param(SOURCE.format(attribute="patch_size").replace(" = 504", " = SIZE"), {}, id="another value"),
+        pytest.param(SOURCE.format(attribute="patch_size").replace("= size", "= size // 2"), {}, id="computed"),
+        pytest.param("class Step3VLImageProcessor: ...\n", {}, id="no constructor"),
+        pytest.param(None, {}, id="no module"),
+    ],
+)
+def test_a_default_needs_no_processor(
+    tree_with: Callable[[str | None], SourceTree], step3: AnyPort, source: str | None, known: dict[str, int]
+) -> None:
+    assert known_constants(step3, tree_with(source)) == known
 
 
 def test_a_port_makes_it_without_arguments(tree_with: Callable[[str | None], SourceTree], step3: AnyPort) -> None:
