@@ -30,6 +30,7 @@ from scaffold.draft.common import (
     put_width,
     sizes_of_items,
 )
+from scaffold.draft.frames import Frames, find_frames
 from scaffold.draft.gates import put_gate
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
@@ -41,7 +42,8 @@ from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
-_MODALITIES = ("image", "vision_chunk")
+_SOUND = "audio"
+_MODALITIES = ("image", "vision_chunk", _SOUND)
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
 #: Columns of a grid that counts frames, too.
@@ -132,13 +134,21 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
-    pixels = _pixels(subject, batches, encoder)
+    pixels: _Pixels | Frames = (
+        find_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows)
+        if modality == _SOUND
+        else _pixels(subject, batches, encoder)
+    )
     loop = _loop(subject, encoder)
     entry, place = _entry(subject, batches[0], encoder, loop)
-    sheet.put(f"modalities.{modality}.pixels", pixels.key, why="its images are the rows of the encoder")
+    what = "sounds" if modality == _SOUND else "images"
+    sheet.put(f"modalities.{modality}.pixels", pixels.key, why=f"its {what} are the rows of the encoder")
     sheet.put(f"modalities.{modality}.entry", entry, place)
     put_fields(subject, batches, sheet, grids=True)
-    _put_item(recording, batches, encoder, pixels, sheet)
+    if isinstance(pixels, Frames):
+        pixels.put(recording, sheet, encoder.place)
+    else:
+        _put_item(recording, batches, encoder, pixels, sheet)
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
@@ -153,10 +163,11 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
     put_width(recording, batches[0], sheet)
-    if modality != _MODALITIES[0]:  # the frames of a chunk may become fewer tokens than its rows say
+    if modality == _MODALITIES[1]:  # the frames of a chunk may become fewer tokens than its rows say
         put_gate(subject, (pixels.key,), sheet)
     # A chunk is an image where a test of the port brings one.
-    return _MODALITIES[:1], omitted(subject, recording, (modality,), "graphs of rows hold images")
+    kept = (modality if modality == _SOUND else _MODALITIES[0],)
+    return kept, omitted(subject, recording, (modality,), f"graphs of rows hold {what}")
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -232,7 +243,9 @@ def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
         ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
         if isinstance(ends, list) and ends[:1] == [0] and ends[-1] in lengths:
             rows = tuple(end - begin for begin, end in pairwise(ends))
-            found |= {rows} if len(rows) == len(batch.items) or rows in units else set()
+            # A sound is a sequence for each window of its attention.
+            known = len(rows) == len(batch.items) or rows in units or batch.modality == _SOUND
+            found |= {rows} if known else set()
     return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
 
 
