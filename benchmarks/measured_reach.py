@@ -39,7 +39,7 @@ def pages() -> list[Page]:
         of a checkpoint's `config.json` that come with the tool (`scaffold/verify/numeric/known/`), for models whose
         values neither vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build
         the model. A guessed value may differ from your checkpoint's. Older rows do not record guesses. OpenVLA ran with
-        timm installed. Inkling's values are the defaults of its classes in transformers.""",
+        timm installed, and Cohere ASR, FunASR, Granite Speech and MiDashengLM with torchaudio. Inkling's values are the defaults of its classes in transformers.""",
         *(part for survey in surveys for part in section(survey)),
     )
     pictures = [picture(f"reach_{survey['release']}", drawn(seeing(survey["rows"]))) for survey in surveys]
