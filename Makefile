@@ -42,8 +42,8 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
-	@# They come as CUDA builds, do not load beside a CPU torch, and nothing here needs them.
-	$(BIN)/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	@# It comes as a CUDA build, does not load beside a CPU torch, and nothing here needs it.
+	$(BIN)/python -m pip uninstall --quiet --yes torchcodec
 	touch $@
 
 demo: setup  ## port InternVL into a real vLLM release and prove it

@@ -35,11 +35,13 @@ def pages() -> list[Page]:
 * *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
         build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
         *not run*: it has not run.
-* *configuration*: `found` is the class that the model asks for, with its defaults. `given` are values in the shape
-        of a checkpoint's `config.json` that come with the tool (`scaffold/verify/numeric/known/`), for models whose
-        values neither vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build
+* *configuration*: `found` is the class that the model asks for, with its defaults, or with usual sizes of images
+        and of windows where these contradict each other (Qwen3-ASR). `given` are values in the shape of a
+        checkpoint's `config.json` that come with the tool (`scaffold/verify/numeric/known/`), for models whose values
+        neither vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build
         the model. A guessed value may differ from your checkpoint's. Older rows do not record guesses. OpenVLA ran with
-        timm installed. Inkling's values are the defaults of its classes in transformers.""",
+        timm installed, and Cohere ASR, FunASR, Granite Speech and MiDashengLM with torchaudio. Inkling's values are the
+        defaults of its classes in transformers.""",
         *(part for survey in surveys for part in section(survey)),
     )
     pictures = [picture(f"reach_{survey['release']}", drawn(seeing(survey["rows"]))) for survey in surveys]

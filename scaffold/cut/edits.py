@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -67,10 +68,9 @@ def cut_edits(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> dict[
     edits: dict[str, list[Edit]] = {}
     for method in cut_methods(tree, way, result):
         found = edits.setdefault(method.file, [AddImport("torch")])
-        wanted = [
-            ("collections.abc", "Callable"),
-            *([("typing", "Any")] if result == "Any" or LOOP_METHOD in method.adds else []),
-        ]
+        # A loop's method has `Any` for what has no annotation.
+        typed = LOOP_METHOD in method.adds and re.search(r"\bAny\b", method.source)
+        wanted = [("collections.abc", "Callable"), *([("typing", "Any")] if result == "Any" or typed else [])]
         found += [AddImport(*names) for names in wanted if not _imports(tree.parse(method.file), names[1])]
         found.append(
             ReplaceMethod(method.class_name, method.replaces, method.source)

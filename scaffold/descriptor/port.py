@@ -585,7 +585,7 @@ class RowsPort(ReentryPort):
         Table(
             Section(CutModality),
             "a modality",
-            {"image": VISUAL["image"], CHUNK: "images and chunks of videos alike"},
+            {"image": VISUAL["image"], CHUNK: "images and chunks of videos alike", "audio": "sounds as frames"},
             minimum=1,
         ),
         "inputs of the modality",

@@ -882,6 +882,7 @@ def items_can_be_made(context: Context, port: RowsPort) -> Problems:
             "delete one of `several` and `per_item`",
         )
     yield from _tokens_can_be_made(context, port)
+    yield from _frames_can_be_made(context, port)
     yield from _padded_can_be_made(context, port)
     units = port.units if port.fields else None
     if port.forward and port.forward.per_item and (port.forward.loop is None or units):
@@ -993,6 +994,33 @@ def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
                 f"`{sizes}` has {len(grid)} columns, and the grid of an item's tokens has two: h and w",
                 f"item.values.{sizes}",
                 "write rows and columns of tokens, such as [h // m, w // m]",
+            )
+
+
+def _frames_can_be_made(context: Context, port: RowsPort) -> Problems:
+    """A sound has a number of frames on the host, by which its spectrum is cut: VCG345."""
+    sound = (port.modalities or {}).get("audio")
+    if (sound is None) != (port.item.frames is None):
+        yield context.at_key(
+            "VCG345",
+            "the rows of a sound are those of its frames, and nothing else has frames",
+            "item" if port.item.frames is None else "item.frames",
+            "write `frames: {rows: ROWS, window: WINDOW}` for the modality `audio` alone",
+        )
+    elif sound is not None and port.fields and sound.pixels not in port.sized:
+        yield context.at_key(
+            "VCG345",
+            f"no input says how many frames of `{sound.pixels}` an item has",
+            f"fields.{sound.pixels}" if sound.pixels in port.fields else "fields",
+            f"write `{sound.pixels}: {{sizes: KEY}}`",
+        )
+    elif sound is not None:
+        others = {f"item.{key}": getattr(port.item, key) for key in ("mask", "tokens")}
+        others["forward.per_item"] = port.forward and port.forward.per_item
+        others[f"fields.{port.embeds}"] = port.fields and port.embeds
+        for key in [key for key, value in others.items() if value]:
+            yield context.at_key(
+                "VCG345", "a sound has the rows of its frames alone, in one call", key, "delete this key"
             )
 
 

@@ -232,6 +232,17 @@ class Tokens(Record):
     )
 
 
+class Frames(Record):
+    """How the frames of a sound become rows: its sizes in `fields` are a number of frames for each item."""
+
+    rows: Expression = declare(
+        _ITEM, "rows of an item of h frames", examples=["h // chunk * ((chunk + 7) // 8) + (h % chunk + 7) // 8"]
+    )
+    window: Expression = declare(
+        _LET, "rows that attend to each other: an item of more is several sequences", examples=["13 * windows"]
+    )
+
+
 class PatchItem(Record):
     """An item of h x w patches, each of which is a row of the encoder."""
 
@@ -267,6 +278,9 @@ class PatchItem(Record):
         Section(Tokens),
         "input with an entry for each token, where patches do not say how many an item has",
         default=None,
+    )
+    frames: Frames | None = declare(
+        Section(Frames), "rows and attention of a sound, whose patches are those of its frames", default=None
     )
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 

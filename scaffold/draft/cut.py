@@ -45,10 +45,11 @@ _CONFIG, _DEPTH = (
     re.compile(r"self\.config\.vision_config\.\w+"),
     re.compile(r"layers|heads|head_dim|intermediate|token_id"),
 )
-#: Names in a configuration of sound: the rows of a chunk's spectrum, and the positions of its encoder. Whisper's
-#: convolutions make one position of two columns.
+#: Names in a configuration of sound: the rows of a chunk's spectrum, the positions of its encoder, and their columns.
+#: Whisper's convolutions make one position of two columns of the spectrum.
 _POSITIONS = re.compile(r"\.max_source_positions$|\.(audio|whisper|speech|sound)\w*\.max_position_embeddings$")
-_SPECTRUM = ((1, re.compile(r"\.num_mel_bins$")), (2, _POSITIONS), (1, _POSITIONS))
+_COLUMNS_OF_SOUND = re.compile(r"\.(audio|whisper|speech|sound)\w*\.d_model$")
+_SPECTRUM = ((1, re.compile(r"\.num_mel_bins$")), (2, _POSITIONS), (1, _POSITIONS), (1, _COLUMNS_OF_SOUND))
 #: A smaller size may be a number of the code, such as two coordinates.
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
@@ -120,7 +121,8 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         sheet.put(f"modalities.{name}.entry", entry, line_of(site.way[0]))
     put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
-    shown = f"{', '.join(str(_inputs(batch)[sites[0].pixels][0]) for batch in batches)} units in {len(batches)} batches"
+    counts = ", ".join(str(units_of(batch)[sites[0].pixels][0]) for batch in batches)
+    shown = f"{counts} units in {len(batches)} batches"
     if any(site.padded for site in sites):
         sheet.put(
             "pixels.padded", True, sites[0].place, why="so many units as the item with the most has, of each item"
@@ -135,7 +137,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         [(site, entry)] = kept.values()
 
         def tokens(held: Call, whole: bool) -> str | None:
-            units = _inputs(batches[0])[site.pixels][0]
+            units = units_of(batches[0])[site.pixels][0]
             rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
             said = _of_spectrum(recording, rows) if rows is not None else []
             return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
@@ -185,7 +187,7 @@ def _rows_of(batch: Batch, path: str, units: int) -> int | None:
 def _is_single(batches: Sequence[Batch], site: Site) -> bool:
     """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
     kinds = {field.kind for batch in batches for field in batch.fields if field.key == site.pixels}
-    return "flat" not in kinds and all(_inputs(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    return "flat" not in kinds and all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
 
 
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
@@ -220,7 +222,7 @@ def results_of(batch: Batch, path: str) -> Iterator[tuple[set[str], Leaf]]:
 
 def rows_of(batch: Batch, *sites: Site) -> int:
     """The rows of the features of all units of a batch."""
-    return sum(site.rows * _inputs(batch)[site.pixels][0] for site in sites)
+    return sum(site.rows * units_of(batch)[site.pixels][0] for site in sites)
 
 
 def _of_one_input(sites: Sequence[Site]) -> list[Site]:
@@ -248,7 +250,7 @@ def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site
 
 def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[Site]:
     """The calls that get all units of an input, in one or several runs."""
-    shapes = _inputs(batch)
+    shapes = units_of(batch)
     pieces: dict[tuple[object, ...], list[tuple[Site, int]]] = {}
     looked: set[int] = set()
     layers = {f"{repeated.name}.0" for repeated in recording.repeated}
@@ -268,7 +270,7 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
             yield replace(site, short=True)
 
 
-def _inputs(batch: Batch) -> dict[str, tuple[int, _Shape]]:
+def units_of(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
     found = {}
     flat = {field.key for field in batch.fields if field.kind == "flat"}
@@ -455,8 +457,7 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:
     """The units as the call gets them, and what it gets with each."""
     if site.made:
-        shape = [_size(recording, size, ("rows", "columns")[axis], sheet) for axis, size in enumerate(site.made)]
-        sheet.put("forward.unit", shape, site.place, why="what the model makes of the pixels")
+        put_made(recording, site.made, site.place, sheet)
     if site.axis:
         sheet.put("forward.axis", site.axis, site.place, why="a batch axis of 1 before the units")
     for name, form in site.more:
@@ -467,6 +468,12 @@ def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:
         shape = [_size(recording, size, f"{name}_{axis}", sheet) for axis, size in enumerate(form[0])]
         sheet.put(f"{at}.shape", shape, site.place, why="an entry for each unit")
         sheet.put(f"{at}.dtype", form[1])
+
+
+def put_made(recording: Recording, made: _Shape, place: SourceLine, sheet: Sheet) -> None:
+    """The shape of a unit as the call gets it, where the model has made it of pixels."""
+    shape = [_size(recording, size, ("rows", "columns")[axis], sheet) for axis, size in enumerate(made)]
+    sheet.put("forward.unit", shape, place, why="what the model makes of the pixels")
 
 
 def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:

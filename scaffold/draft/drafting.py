@@ -15,7 +15,7 @@ from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import Subject, registered_name, subject_of
-from scaffold.draft.loop import draft_loop
+from scaffold.draft.loop import draft_layers, draft_loop
 from scaffold.draft.packed import draft_packed
 from scaffold.draft.ported import has_port, hosted_mixin
 from scaffold.draft.refusals import Beyond, beyond
@@ -148,6 +148,7 @@ _LAYOUTS = (
     ("cut", "units of one shape enter one call", draft_cut),
     ("crops", "one call gets whole images and crops of them", draft_crops),
     ("cut", "units that the model pads to the longest go through its layers", draft_loop),
+    ("cut", "chunks of sound go through an encoder's layers", draft_layers),
     ("rows", "one call gets the patches of all images, and where those of each end", draft_rows),
 )
 

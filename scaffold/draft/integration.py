@@ -39,9 +39,7 @@ class _Template:
     place: SourceLine
 
 
-def draft_integration(
-    sheet: Sheet, subject: Subject, modalities: tuple[str, ...], recording: Recording | None
-) -> None:
+def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...], recording: Recording | None) -> None:
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the

@@ -1,4 +1,4 @@
-"""Drafts a cut from a recording at a loop over layers in a method of the model, on units that it pads to the longest.
+"""Drafts a cut from a recording at a loop over layers: of a model that pads its units to the longest, or of an encoder.
 
 Other parts may run between several loops over slices of the layers. The last of them is recorded: it hands its features
 to the model's own code, as an encoder would. A mask keeps attention off the padding. The run shows which method has the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,12 +17,14 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import VISION, Drafted, function_of, line_of, pixel_keys, put_number
+from scaffold.draft.common import VISION, Drafted, entries_of, function_of, line_of, pixel_keys, put_number
+from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
-from scaffold.watch import Batch, Frame, Recording
+from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
+_SOUND = "audio"
 _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
 #: The argument that hides padding.
 _MASK = "mask"
@@ -64,6 +66,59 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         pixels = {name: key for name, [key] in keys.items()}
         return Drafted(pixels, gated=tuple(pixels.values()))
     return None
+
+
+def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+    """Fill in the sections of a cut at the loop over an encoder's layers, which get what it makes of chunks of sound.
+
+    None where the layers get anything else. An encoder that computes with lengths behind its layers is one (Whisper's
+    in MOSS-Transcribe-Diarize).
+    """
+    batches = recording.of(_SOUND)
+    inputs = [units_of(batch) for batch in batches]
+    keys = {key for found in inputs for key in found}
+    for layers in recording.repeated if len(keys) == 1 and len(set(map(_unit, inputs))) == 1 else ():
+        [key], path, name = keys, *layers.name.rpartition(".")[::2]
+        calls = [_layer_calls(batch, layers, found[key][0]) for batch, found in zip(batches, inputs, strict=True)]
+        shapes = {shape for found in calls for _, shape in found}
+        if not all(calls) or len(shapes) != 1:
+            continue
+        text, loop = f"self.{path}.{LOOP_METHOD}(pixels)", f"self.{name}"
+        first = batches[0].way(calls[0][0][0])
+        ways = ((one, problems_of_way(subject, [one], parse_call(text), loop)) for one in entries_of(subject, first[0]))
+        entry = next((one for one, problems in ways if not problems), None)
+        if entry is None:
+            continue
+        place = line_of(first[-1])
+        sheet.put(f"modalities.{_SOUND}.pixels", key, place, why="the layers get what is made of all of it")
+        sheet.put(f"modalities.{_SOUND}.entry", entry, line_of(first[0]))
+        [[_, unit]] = inputs[0].values()
+        put_unit(recording, unit, "pixels", place, sheet)
+        put_made(recording, shapes.pop(), place, sheet)
+        sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
+        counts = ", ".join(str(found[key][0]) for found in inputs)
+        sheet.put("forward.call", text, place, why=f"{counts} units in {len(batches)} batches")
+        return Drafted({_SOUND: key}, gated=(key,))
+    return None
+
+
+def _unit(inputs: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple[int, ...]:
+    return next((shape for _, shape in inputs.values()), ())
+
+
+def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call, tuple[int, ...]]]:
+    """The call of each layer and the shape of a unit there; none where one gets more, or gives something else."""
+    found = []
+    for index in range(layers.count):
+        calls = [call for call in batch.calls if call.part == f"{layers.name}.{index}"]
+        tensors = [leaf for call in calls for leaf in call.arguments if leaf.is_tensor]
+        shapes = {leaf.shape for call in calls for leaf in (*tensors, *call.results)}
+        if len(calls) != 1 or len(tensors) != 1 or len(calls[0].results) != 1 or len(shapes) != 1:
+            return []
+        if tensors[0].shape[0] != units:
+            return []
+        found.append((calls[0], tensors[0].shape[1:]))
+    return found
 
 
 def _padded(batch: Batch, layer: str) -> _Padded | None:

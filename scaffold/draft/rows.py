@@ -27,6 +27,7 @@ from scaffold.draft.common import (
     put_number,
     sizes_of_items,
 )
+from scaffold.draft.frames import find_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
@@ -38,7 +39,8 @@ from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 CHUNK = "vision_chunk"
-_MODALITIES = ("image", CHUNK)
+_SOUND = "audio"
+_MODALITIES = ("image", CHUNK, _SOUND)
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
 #: Columns of a grid that counts frames, too.
@@ -106,10 +108,15 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
-    key = _put_item(subject, recording, batches, encoder, sheet)
+    if modality == _SOUND:
+        frames = find_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows)
+        frames.put(recording, sheet, encoder.place)
+        key, what = frames.key, "sounds"
+    else:
+        key, what = _put_item(subject, recording, batches, encoder, sheet), "images"
     loop = _loop(subject, encoder)
     entry, place = _entry(subject, batches[0], encoder, loop)
-    sheet.put(f"modalities.{modality}.pixels", key, why="its images are the rows of the encoder")
+    sheet.put(f"modalities.{modality}.pixels", key, why=f"its {what} are the rows of the encoder")
     sheet.put(f"modalities.{modality}.entry", entry, place)
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
@@ -126,7 +133,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
     # The frames of a chunk may become fewer tokens than its rows say.
     gated = (key,) if modality == CHUNK else None
-    return Drafted({modality: key}, "graphs of rows hold images", gated)
+    return Drafted({modality: key}, f"graphs of rows hold {what}", gated)
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -202,7 +209,9 @@ def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
         ends = leaf.value if leaf.is_tensor and len(leaf.shape) == 1 else None
         if isinstance(ends, list) and ends[:1] == [0] and ends[-1] in lengths:
             rows = tuple(end - begin for begin, end in pairwise(ends))
-            found |= {rows} if len(rows) == len(batch.items) or rows in units else set()
+            # A sound is a sequence for each window of its attention.
+            known = len(rows) == len(batch.items) or rows in units or batch.modality == _SOUND
+            found |= {rows} if known else set()
     return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
 
 

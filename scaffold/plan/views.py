@@ -234,6 +234,11 @@ class ReentryView(View):
         """The number of rows of an item in each input whose items lie behind each other, by an entry `size`."""
         return {key: _row_count(self.grids[key]) if key in self.grids else Code("int(size)") for key in self.sized}
 
+    @property
+    def frames_axis(self) -> int:
+        """The axis along which the items of an input lie behind each other."""
+        return 0
+
 
 @dataclass(frozen=True)
 class CutView(ReentryView):
@@ -407,6 +412,21 @@ class TokenEntries:
 
 
 @dataclass(frozen=True)
+class FramesOf:
+    """The input `key` with the frames of each sound, the rows of one of `n` frames, and those of an attention window.
+
+    `axis` is that of the frames in the spectrum. Each of the two methods has its variables.
+    """
+
+    key: str
+    rows: Code
+    lets: Lets
+    window: Code
+    window_lets: Lets
+    axis: int
+
+
+@dataclass(frozen=True)
 class RowsView(ReentryView):
     """Patch rows of all items. The encoder's arguments are found when a model starts; `values` are those of an item of
     h x w patches, by input."""
@@ -424,6 +444,8 @@ class RowsView(ReentryView):
     moved: tuple[str, ...]
     #: The input with an entry for each token of an item, where patches do not say how many it has.
     tokens: TokenEntries | None
+    #: How the frames of a sound become rows.
+    frames: FramesOf | None
     #: Arguments of the loop that no layer reads.
     unread: tuple[str, ...]
     #: Whether the encoder gives several tensors of rows.
@@ -445,6 +467,10 @@ class RowsView(ReentryView):
         return True
 
     @property
+    def frames_axis(self) -> int:
+        return self.frames.axis if self.frames else 0
+
+    @property
     def counts(self) -> str | None:
         """The input that counts the units of an item, where it may be several."""
         return self.sized[self.units] if self.units else None
@@ -455,7 +481,7 @@ class RowsView(ReentryView):
         patches has as many as its product, precomputed embeddings have one for each token, and units one for each.
 
         An input of tokens has a count of its own."""
-        if self.units:
+        if self.units or self.frames:
             return dict.fromkeys(self.sized, Code("int(size)"))
         patches, tokens = "int(size.prod())", f"int(size.prod()) // {self.rows_per_token}"
         counts = {key: Code(tokens if key == self.embeds else patches) for key in self.sized}
@@ -1158,6 +1184,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         zeros=tuple((key, _joined(map(names.code, entry))) for key, entry in port.item.zeros.items()),
         moved=port.item.moved,
         tokens=_tokens(port, names),
+        frames=_frames(port, names),
         unread=port.forward.unread,
         several=port.forward.several,
         optional=Code(f"self.{facts.optional}") if facts.checks_types and facts.optional else None,
@@ -1179,6 +1206,18 @@ def _tokens(port: RowsPort, names: Names) -> TokenEntries | None:
     grid = port.item.values[port.sized[tokens.input]]
     count = tokens.count.python({**names.bindings, "h": "int(size[0])", "w": "int(size[1])"})
     return TokenEntries(tokens.input, Code(count), Code(f"{tokens.function}({_nested(names, grid)})"))
+
+
+def _frames(port: RowsPort, names: Names) -> FramesOf | None:
+    frames = port.item.frames
+    if frames is None:
+        return None
+    key = port.sized[port.modalities["audio"].pixels]
+    row_names, lets = names.localised(frames.rows)
+    window_names, window_lets = names.localised(frames.window)
+    rows = Code(frames.rows.python({**row_names.bindings, "h": "n"}))
+    axis = next(index for index, side in enumerate(port.item.shape) if "h" in side.names)
+    return FramesOf(key, rows, lets, window_names.code(frames.window), window_lets, axis)
 
 
 def _nested(names: Names, entry: tuple[Any, ...]) -> Code:

@@ -798,7 +798,7 @@ MISTAKES = [
 """)),
     Mistake("video rows", "rows", [("modalities:\n", "modalities:\n  video: {pixels: pixel_values_videos, entry: self._process(**inputs)}\n")], snapshot("""\
 5:3 error[VCG201] at 'video': `video` is not a modality
-    help: known here: image, vision_chunk
+    help: known here: image, vision_chunk, audio
 """)),
     Mistake("two modalities of rows", "rows", [("modalities:\n", "modalities:\n  vision_chunk: {pixels: pixel_values, entry: self._process(**inputs)}\n")], snapshot("""\
 6:3 error[VCG340] at 'image': rows serve one modality: an item of h x w patches is made for it

@@ -12,7 +12,7 @@ from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
 from scaffold.verify.numeric import check_numerics, record_run
-from scaffold.workflow import numeric_requests, recording_request
+from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
 torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
 
@@ -36,6 +36,24 @@ SHOWN = {
         "with": {"attention_mask": {"shape": [1, 1, "attention_mask_2"], "dtype": "weights"}},
         "call": "self.audio_tower(pixels, attention_mask=attention_mask)",
         "result": "last_hidden_state",
+    },
+}
+
+
+LAYERS = "MossTranscribeDiarizeForConditionalGeneration"
+SHOWN_OF_LAYERS = {
+    "layout": "cut",
+    "let": {
+        "bins": "self.config.audio_config.num_mel_bins",
+        "frames": "2 * self.config.audio_config.max_source_positions",
+        "rows": "self.config.audio_config.max_source_positions",
+        "columns": "self.config.audio_config.d_model",
+    },
+    "pixels": {"shape": ["bins", "frames"]},
+    "forward": {
+        "unit": ["rows", "columns"],
+        "loop": "self.layers",
+        "call": "self.whisper_encoder.forward_layers(pixels)",
     },
 }
 
@@ -113,6 +131,31 @@ def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree:
     assert {check.modality for check in report.checks} == {"audio", "all"}
     report = check_numerics(replace(request, overlay=dict(request.overlay) | {model: without}))
     assert {check.code for check in report.checks if not check.passed} == {"VCG650"}
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_the_layers_of_an_encoder_are_cut_where_its_call_gets_lengths(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    recording = record_run(recording_request(tree, LAYERS))
+    draft = draft_descriptor(tree, LAYERS, recording)
+    seen = yaml.safe_load(draft.text)
+    assert draft.questions == ()
+    assert {key: seen[key] for key in SHOWN_OF_LAYERS} == SHOWN_OF_LAYERS
+    # The method of the loop has types for all that it takes.
+    files = {
+        change.path: change.after for change in prepare_port(load_descriptor_text(draft.text, "x.yaml"), tree).changed
+    }
+    [whisper] = [text for path, text in files.items() if path.endswith("/whisper.py")]
+    assert b"def forward_layers(self, hidden_states: torch.Tensor)" in (whisper or b"")
+
+    def told_more(call: Any) -> Any:
+        more = replace(call.arguments[0], at="lengths", shape=call.arguments[0].shape[:1])
+        return replace(call, arguments=(*call.arguments, more)) if call.part.endswith(".layers.1") else call
+
+    batches = tuple(replace(batch, calls=tuple(map(told_more, batch.calls))) for batch in recording.batches)
+    with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels as units"):
+        draft_descriptor(tree, LAYERS, replace(recording, batches=batches))
 
 
 def test_a_test_entry_of_sound_alone_is_refused() -> None:

@@ -417,15 +417,27 @@ def test_the_parent_imports_no_torch() -> None:
 
 
 @pytest.mark.lab
-def test_a_torchaudio_that_does_not_load_is_not_there(tmp_path: Path) -> None:
-    """`pip install '.[cpu]'` may bring one for CUDA, which transformers imports where it finds it."""
-    (tmp_path / "torchaudio.py").write_text("raise OSError('Could not load _torchaudio.abi3.so')\n")
+def test_torchaudio_runs_without_its_compiled_part(tmp_path: Path) -> None:
+    """`pip install '.[cpu]'` brings one for CUDA, which does not load beside a CPU torch."""
+    package = tmp_path / "torchaudio"
+    for name, text in {
+        "__init__.py": "from . import _extension, functional\n",
+        "_extension/__init__.py": "raise OSError('Could not load this library: _torchaudio.so')\n",
+        "functional.py": """from torchaudio._extension import _IS_TORCHAUDIO_EXT_AVAILABLE, fail_if_no_align
+@fail_if_no_align
+def features(): return 80
+""",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
     code = f"""
         from pathlib import Path
         from scaffold.verify.numeric.cpu_imports import prepare
         prepare(Path({str(tmp_path)!r}), None)
         from importlib.util import find_spec
-        assert find_spec("torchaudio") is find_spec("torchcodec") is None
+        import torchaudio
+        assert torchaudio.functional.features() == 80 and not torchaudio.functional._IS_TORCHAUDIO_EXT_AVAILABLE
+        assert find_spec("torchcodec") is None
     """
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(

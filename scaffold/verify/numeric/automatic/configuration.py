@@ -49,7 +49,8 @@ PROCESSOR = "the processor"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way to make a configuration small. `geometry` is another image and patch size than the class's defaults.
+    """One way to make a configuration small. `geometry` is another image and patch size than the class's defaults, and
+    with it the windows of sound are another number of frames.
 
     Without a level nothing is made smaller.
     """
@@ -61,7 +62,7 @@ class Attempt:
     def __str__(self) -> str:
         words = [self.level.value] if self.level and self.level is not Level.UNEQUAL else []
         if self.geometry:
-            words.append(f"image {self.geometry[0]}, patch {self.geometry[1]}")
+            words.append(f"image {self.geometry[0]}, patch {self.geometry[1]}, windows of {_FRAMES[-1]} frames")
         return ", ".join(words)
 
 
@@ -264,6 +265,8 @@ class ConfigurationSource:
             for path, part in parts_of(tree):
                 if role_of(path) == "vision" and {"image_size", "patch_size"} <= part.keys():
                     part["image_size"], part["patch_size"] = attempt.geometry
+                if part.keys() >= set(_WINDOWS):
+                    part.update(zip(_WINDOWS, _FRAMES, strict=True))
         if attempt.level is not None:
             fixed = dict(fixed_towers(self.module, tree))
             tree.update({name: tower.sizes for name, tower in fixed.items()})
@@ -614,6 +617,9 @@ def repaired(step: Callable[[], Any], *menders: Any) -> Any:
     raise RuntimeError("the configuration misses more than 60 values")
 
 
+#: Half of the frames that are convolved together, and those that attend to each other: one and eight seconds of sound,
+#: which processors count by.
+_WINDOWS, _FRAMES = ("n_window", "n_window_infer"), (50, 800)
 #: Pixels of a side of a guessed tower's image.
 _SIDE = 112
 #: Usual values of a configuration's attributes, by name: for configurations that no class and no file describes.

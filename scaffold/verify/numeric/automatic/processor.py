@@ -191,9 +191,12 @@ class ProcessorMaker:
         known = self._tokenizer.get_vocab()
         for name, value in list(vars(config).items()):
             kind, found, _ = name.partition("_token_i")
-            token = getattr(processor, f"{kind}_token", None) or f"<|{kind}|>"
-            if found and isinstance(value, int) and isinstance(token, str) and token in known:
-                setattr(config, name, known[token])
+            said = getattr(processor, f"{kind}_token", None)
+            token = said or f"<|{kind}|>"
+            # Some count the tokens of a sound in a prompt: the tokenizer learns the token then.
+            taught = token in known or (said and kind == "audio")
+            if found and isinstance(value, int) and isinstance(token, str) and taught:
+                setattr(config, name, self._tokenizer.convert_tokens_to_ids(token))
 
     def _processor_class(self) -> Any:
         import vllm.transformers_utils.processors as own

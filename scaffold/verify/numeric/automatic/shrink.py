@@ -175,6 +175,8 @@ def _cut_widths(parts: list[tuple[tuple[str, ...], Tree]], level: Level) -> None
                 part[name] = known[value]
             elif old and value % old == 0:
                 part[name] = value // old * new
+            elif name == "input_dim" and role_of(path) in ("audio", "root"):
+                pass  # that of a spectrum, which no part makes
             else:
                 factor = new / old if old else fallback
                 part[name] = scaled.setdefault(value, max(16, round(value * factor / 16) * 16))

@@ -52,6 +52,8 @@ _AUDIOS = (
     (32_000, 0), (8_000, 0), (20_321, 0), (47_999, 0), (80_000, 0), (160_000, 0), (480_000, 0), (481_000, 0),
     (1_000_000, 0),
 )  # fmt: skip
+#: Samples of a second.
+_SECOND = 16_000
 #: The sizes of each modality, and those that are shown to a processor with other arguments; a video's for any other.
 _TRIED = {"image": (_IMAGES, _PROBES), "audio": (_AUDIOS, _AUDIOS[:3])}
 #: Larger items make a proof take minutes. An item may have several times as many numbers as the smallest one.
@@ -386,17 +388,25 @@ def _basis(model: Model, facts: Facts, attempt: str) -> Iterable[str]:
 
 
 def _measured(model: Model, modality: str, images: Sequence[Sequence[int]], facts: Facts) -> list[Measured]:
-    """The result of `_measure`. Some models take no videos of different lengths in one batch: those get equal ones."""
-    if modality in _TRIED:
-        asked = images if modality == "image" else ()
-        return _measure(model, modality, (*asked, *_TRIED[modality][0]), asked, facts)
+    """The result of `_measure`. Some models take no videos of different lengths in one batch: those get equal ones.
+
+    Others pad a sound below a second, which is one chunk, to a chunk of its batch: those get longer ones.
+    """
+    asked = images if modality == "image" else ()
+    sizes: Sequence[Sequence[int]] = _TRIED[modality][0] if modality in _TRIED else _VIDEOS
     try:
-        return _measure(model, modality, _VIDEOS, (), facts)
+        return _measure(model, modality, (*asked, *sizes), asked, facts)
     except Failure as failure:
-        if failure.stage != "oracle":
+        if failure.stage != "oracle" or modality == "image":
             raise
-        found = _measure(model, modality, [(*size[:2], _VIDEOS[0][2]) for size in _VIDEOS], (), facts)
-        facts.basis.append(f"videos of {_VIDEOS[0][2]} frames alone: of different lengths, {failure}")
+        if modality == "audio":
+            fitting = [size for size in sizes if size[0] >= _SECOND]
+            what = f"{_SECOND} samples or more"
+        else:
+            fitting = [[*size[:2], sizes[0][2]] for size in sizes]
+            what = f"{sizes[0][2]} frames"
+        found = _measure(model, modality, fitting, (), facts)
+        facts.basis.append(f"{modality}s of {what} alone: of different lengths, {failure}")
         return found
 
 

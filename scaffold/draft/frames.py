@@ -1,0 +1,161 @@
+"""Drafts an item of sound for a port of rows: how its frames become rows, and which of these attend to each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scaffold.draft.common import pixel_keys, put_number, sizes_of_items
+from scaffold.draft.locate import Subject
+from scaffold.draft.refusals import beyond
+from scaffold.draft.sheet import Sheet, SourceLine
+from scaffold.watch import Batch, Recording
+
+_BINS, _SOUND = re.compile(r"\.(num_mel_bins|n_mels)$"), re.compile(r"audio|speech|whisper")
+#: Frames that become one row: each convolution of a stride of two halves them.
+_STRIDES = (1, 2, 4, 8, 16)
+#: Rows of the items that a port starts with.
+_TRIED = (1, 2, 3, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Frames that are convolved together, as an attribute says it: `text` of `size` frames, `stride` for a row."""
+
+    text: str
+    size: int
+    stride: int
+
+    def rows(self, frames: int) -> int:
+        whole, rest = divmod(frames, self.size)
+        return whole * self.whole + -(-rest // self.stride)
+
+    @property
+    def whole(self) -> int:
+        """Rows of a whole chunk."""
+        return -(-self.size // self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The spectrum `key`, `counts` with the frames of each item, and `zeros`, integers for each frame.
+
+    The frames are on its `axis`, beside `bins`.
+    """
+
+    key: str
+    counts: str
+    bins: int
+    axis: int
+    chunks: _Chunks
+    window: str
+    zeros: tuple[str, ...]
+
+    def put(self, recording: Recording, sheet: Sheet, place: SourceLine) -> None:
+        """Fill in `item` and its `let`."""
+        put_number(recording, self.bins, "let.bins", "the rows of a spectrum", _BINS, _SOUND, sheet)
+        shown = f"{self.chunks.size} in the recording"
+        sheet.put("let.chunk", self.chunks.text, why=f"the frames that are convolved together: {shown}")
+        stride, more = self.chunks.stride, self.chunks.stride - 1
+        frames = f"{stride} * h * w"
+        shape = [frames, "bins"] if self.axis == 0 else ["bins", frames]
+        sheet.put("item.shape", shape, place, why=f"{stride} frames become a row")
+        sheet.put(f"item.values.{self.counts}", [frames], why="the frames of each item")
+        for name in self.zeros:
+            sheet.put(f"item.zeros.{name}", [frames], why="an integer for each frame")
+        whole = f"((chunk + {more}) // {stride})"
+        rows = f"h // chunk * {whole} + (h % chunk + {more}) // {stride}"
+        sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
+        sheet.put("item.frames.window", self.window, place, why="the longest sequence of attention")
+        sheet.put("item.merge", 1, why="each row is a token")
+
+
+def find_frames(
+    subject: Subject, recording: Recording, batches: Sequence[Batch], path: str, place: SourceLine,
+    sequences: Sequence[tuple[int, ...]],
+) -> Frames:  # fmt: skip
+    """How the frames of each item become the `sequences` of rows that attention in `path` is told of.
+
+    Raises VCG483 where nothing says it.
+    """
+
+    def refused(what: str) -> Exception:
+        return beyond(subject.tree, place, what)
+
+    keys = sorted(pixel_keys(batches[0]))
+    fields = {field.key: field for field in batches[0].fields}
+    counts = sizes_of_items(batches, fields[keys[0]]) if len(keys) == 1 and keys[0] in fields else None
+    if counts is None:
+        raise refused(f"no input says how many frames of `{'`, `'.join(keys)}` an item has")
+    [key] = keys
+    told = [leaf for batch in batches for leaf in batch.inputs if leaf.at == counts]
+    if any(leaf.device == "cuda" for leaf in told):
+        raise refused(f"`{counts}` says the frames of each item on the GPU: the processor does not keep it on the host")
+    frames = [[int(n) for n in leaf.value] for leaf in told if isinstance(leaf.value, list)]
+    shapes = [batch.given(key)[0].shape for batch in batches]
+    axes = [axis for axis in range(2) if all(one[axis] == sum(n) for one, n in zip(shapes, frames, strict=True))]
+    if any(len(one) != 2 for one in shapes) or len(axes) != 1:
+        raise refused(f"`{key}` is no spectrum whose frames lie behind each other: {shapes[0]}")
+    numbers = sorted(
+        ((name, n) for name, n in recording.numbers.items() if isinstance(n, int) and n > 0),
+        key=lambda one: (not one[0].startswith(f"self.{path}."), one[0].count("."), one[0]),
+    )
+    longest = max(map(max, sequences))
+    chunks = next((one for one in _chunks(numbers) if _explains(one, longest, frames, sequences)), None)
+    if chunks is None:
+        seen = f"{frames[0]} frames, {list(sequences[0])} rows"
+        raise refused(f"the rows that attention gets of each item follow from no chunk of its frames ({seen})")
+    if [leaf.shape[0] for batch in batches for leaf in batch.results] != [
+        chunks.rows(n) for one in frames for n in one
+    ]:
+        raise refused("an item has another number of embeddings than rows")
+    window = next(_windows(numbers, chunks, longest), None)
+    if window is None or not any(len(s) > len(n) for s, n in zip(sequences, frames, strict=True)):
+        raise refused(f"no attribute says how many rows attend to each other: at most {longest} in the recording")
+    others = {leaf.key for batch in batches for leaf in batch.inputs} - {key, counts}
+    whole = {name for name in others if all(_is_of_frames(batch, name) for batch in batches)}
+    if others - whole:
+        raise refused(
+            f"the model gets `{'`, `'.join(sorted(others - whole))}` with `{key}`, which is nothing of frames"
+        )
+    return Frames(key, counts, shapes[0][1 - axes[0]], axes[0], chunks, window, tuple(sorted(whole)))
+
+
+def _chunks(numbers: Sequence[tuple[str, int]]) -> Iterator[_Chunks]:
+    """Chunks that the model may convolve: of so many frames as an attribute says, or of twice as many."""
+    for name, n in numbers:
+        for stride in reversed(_STRIDES):
+            for text, size in ((f"2 * {name}", 2 * n), (name, n)):
+                chunks = _Chunks(text, size, stride)
+                if all(chunks.rows(stride * rows) == rows for rows in _TRIED):
+                    yield chunks
+
+
+def _explains(
+    chunks: _Chunks, window: int, frames: Sequence[Sequence[int]], sequences: Sequence[tuple[int, ...]]
+) -> bool:
+    """Whether the rows of such chunks, in windows, are the sequences of every batch."""
+    return all(
+        [min(window, rows - start) for rows in map(chunks.rows, given) for start in range(0, rows, window)] == [*found]
+        for given, found in zip(frames, sequences, strict=True)
+    )
+
+
+def _windows(numbers: Sequence[tuple[str, int]], chunks: _Chunks, rows: int) -> Iterator[str]:
+    """How attributes say the rows of a window: by its frames, which are whole chunks, or as they are."""
+    whole = f"(chunk + {chunks.stride - 1}) // {chunks.stride}"
+    for name, n in numbers:
+        if n % chunks.size == 0 and n // chunks.size * chunks.whole == rows:
+            yield f"{whole} * ({name} // chunk)"
+    if chunks.whole == rows:
+        yield whole
+    yield from (name for name, n in numbers if n == rows)
+
+
+def _is_of_frames(batch: Batch, name: str) -> bool:
+    """Whether an input has integers for each item, perhaps padded, and nothing beside them."""
+    leaves = batch.given(name)
+    apart = len(leaves) == len(batch.items) and all(len(leaf.shape) == 1 for leaf in leaves)
+    whole = len(leaves) == 1 and len(leaves[0].shape) == 2 and leaves[0].shape[0] == len(batch.items)
+    return (apart or whole) and all(leaf.dtype.startswith(("int", "bool")) for leaf in leaves)
