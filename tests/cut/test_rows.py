@@ -122,7 +122,7 @@ def test_a_class_that_shares_items_between_ranks_needs_no_gate(release_tree: Any
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("model", WAYS)
+@pytest.mark.parametrize("model", [*[*WAYS][:2], *(pytest.param(one, marks=pytest.mark.slow) for one in [*WAYS][2:])])
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",), recipe=recipe(model))
     assert_right(report, 15, 3)
@@ -147,12 +147,12 @@ RECIPE = LightOnOCR()
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("release", "make"), [(RELEASE, port_of), ("0.33.0", changed_ports.port_of)])
-def test_a_subclass_inherits_a_right_port(release: str, make: Any, release_tree: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [pytest.param(port_of, marks=pytest.mark.slow), changed_ports.port_of])
+def test_a_subclass_inherits_a_right_port(make: Any, release_tree: Any, tmp_path: Path) -> None:
     """One that re-enters, and an explicit one."""
     file = tmp_path / "lightonocr.py"
     file.write_text(LIGHTON)
-    [report] = prove_numerics(make("mistral3"), release_tree(release), recipe=str(file))
+    [report] = prove_numerics(make("mistral3"), release_tree(RELEASE), recipe=str(file))
     assert_right(report, 31)
     assert [check.name for check in report.checks if check.name.startswith("precomputed")]
 

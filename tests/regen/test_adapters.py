@@ -470,7 +470,7 @@ def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_p
         _cell("glm4_1v", "v0_23", "0.23.0", "fa2"),
         _cell("ernie45_vl", "v0_27", "0.29.0", "fa3", slow=True),
         # Its releases differ: 0.28 and 0.29 normalise raw pixels before the tower.
-        _cell("qwen2_vl", "v0_27", "0.28.0", "fa2"),
+        _cell("qwen2_vl", "v0_27", "0.28.0", "fa2", slow=True),
     ],
 )
 def test_adapter_equals_the_release(
