@@ -33,18 +33,14 @@ def id_of(mutant: Mutant) -> str:
 LATE = ("", "VCG657")
 
 
-def cases(mutants: Sequence[Mutant], *, each_code: bool = False) -> list[Any]:
+def cases(mutants: Sequence[Mutant], *codes: str) -> list[Any]:
     """The parameters of a test of `mutants`. A pull request runs what is right, and the first mistake that few calls
-    show: it finds a lab that is blind to this port. `tests/numeric` plants one of `each_code`, which finds a check that
-    is broken. `make test-all` runs all, which find a guard of a template that no call needs."""
+    show: it finds a lab that is blind to this port. It also runs the first of each of `codes`, which finds a check that
+    is broken: `tests/numeric` has all. `make test-all` runs every mutant, which finds a guard that no call needs."""
     first = {mutant.code: mutant for mutant in reversed(mutants)}
-    if not each_code:
-        early = [mutant for mutant in mutants if mutant.code not in LATE]
-        first = {"": first.get(""), **{mutant.code: mutant for mutant in (early or mutants)[:1]}}
-    return [
-        pytest.param(mutant, id=id_of(mutant), marks=() if first.get(mutant.code) is mutant else pytest.mark.slow)
-        for mutant in mutants
-    ]
+    early = [mutant for mutant in mutants if mutant.code not in LATE]
+    run = [first[code] for code in ("", *codes) if code in first] + (early or [*mutants])[:1]
+    return [pytest.param(one, id=id_of(one), marks=() if one in run else pytest.mark.slow) for one in mutants]
 
 
 def is_rejected(report: NumericReport, mutant: Mutant) -> bool:

@@ -172,7 +172,7 @@ def reports_of(tree, model, ranks, mode, broken=None):
 @pytest.mark.parametrize(
     ("model", "ranks", "broken"),
     [
-        ("qwen2_5_vl", 2, None), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1),
+        pytest.param("qwen2_5_vl", 2, None, marks=pytest.mark.slow), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1),
         pytest.param("kimi_vl@v0_30", 2, None, marks=pytest.mark.slow), ("kimi_vl@v0_30", 2, 1),
     ],
 )  # fmt: skip
