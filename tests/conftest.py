@@ -25,9 +25,6 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import SourceTree, open_tree, resolve_target, target
 from scaffold.protocol.cache import cache_root, cached_tree
 
-#: Every stable minor release that the tool speaks to; patch releases are named where they matter.
-SUPPORTED = tuple(f"0.{minor}.0" for minor in range(20, 34))
-
 # How long an example takes says something of the machine and its other work, and nothing of the code.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")

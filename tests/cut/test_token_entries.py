@@ -18,7 +18,6 @@ PACKAGE = "vllm/models/deepseek_v41/"
 MODEL = f"{PACKAGE}nvidia/vl_model.py"
 #: Upstream's port, which has the call of the encoder since 0.31.
 UPSTREAM = f"{PACKAGE}common/vl_cudagraph.py"
-INPUTS = f"{PACKAGE}common/mm_preprocess.py"
 TOWER = "vllm/models/deepseek_v4/common/vision.py"
 
 # -- the port ---------------------------------------------------------------------------------------------------------
