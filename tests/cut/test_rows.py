@@ -12,7 +12,6 @@ from port_mutants import Mutant, assert_rejected, cases, reports_of
 from proven import assert_right
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.edit import apply_edits
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import find_model
 from scaffold.verify.numeric import NumericOptions, NumericReport, check_numerics_all
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
 PIXTRAL = "vllm/model_executor/models/pixtral.py"
-MODEL = "vllm/model_executor/models/mistral3.py"
 MIXIN = "vllm/model_executor/models/encoder_cudagraph_rows.py"
 WAYS = {
     "mistral3": {"_process_image_input": 0, "PixtralHFVisionModel.forward": 1},
@@ -74,15 +72,6 @@ def test_the_arguments_stay_where_they_are(release_tree: Any) -> None:
         "        out = (self.transformer if encode is None else encode)(",
     ]
     assert len(after) == len(before) + 2
-
-
-def test_a_second_run_finds_nothing_to_do(release_tree: Any, copied_tree: Any) -> None:
-    tree = copied_tree(RELEASE, MODEL, PIXTRAL)
-    port = prepare_port(port_of("mistral3"), release_tree(RELEASE))
-    for file in [file for file in port.plan.files if file.path in (MODEL, PIXTRAL)]:
-        once = apply_edits(tree.read(file.path), file.edits, path=file.path).text
-        assert once != tree.read(file.path)
-        assert apply_edits(once, file.edits, path=file.path).text == once
 
 
 def test_a_subclass_in_another_file_is_named(release_tree: Any) -> None:
