@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "ours": (OURS, {}),
     "our manager": (OURS, {"VITCG_MODE": "manager"}),
 }
-#: A model of each layout.
+#: Of packed patches, tiles, rows and a cut.
 DEFAULT = ("qwen2_5_vl", "internvl", "mistral3", "llava_next")
 #: Two more of packed patches, and a tower that sees 729 to 3000 patches of an image whatever its size.
 SLOW = ("qwen2_vl", "qwen3_vl", "step3_vl")
