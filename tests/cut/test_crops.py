@@ -421,7 +421,8 @@ def test_a_function_inside_has_variables_of_its_own() -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("model", [pytest.param("deepseek_ocr", marks=pytest.mark.slow), "deepseek_ocr2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deepseek_ocr", "deepseek_ocr2"])
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
     """Also where all crops of an image are zeros, which the model leaves out, and in another resolution."""
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
