@@ -25,6 +25,9 @@ JOBS   ?= 2
 # Images of CI often forbid bytecode: each worker, and each process that a test starts, would compile what it imports.
 export PYTHONDONTWRITEBYTECODE =
 
+# `lint` takes one core: it runs beside the tests.
+MAKEFLAGS += --jobs=2
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all lint unit matrix reach new-release lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
 	drift docs bench results clean

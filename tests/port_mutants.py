@@ -29,14 +29,18 @@ def id_of(mutant: Mutant) -> str:
     return mutant.name.replace(" ", "-")
 
 
-def cases(mutants: Sequence[Mutant]) -> list[Any]:
-    """The parameters of a test of `mutants`. A pull request runs the first of each code, which finds a check of the lab
-    that is broken; `make test-all` runs all, which find a guard of a template that no call needs."""
+#: What only all calls decide: whether a port is right, and whether it is of any use.
+LATE = ("", "VCG657")
+
+
+def cases(mutants: Sequence[Mutant], *codes: str) -> list[Any]:
+    """The parameters of a test of `mutants`. A pull request runs what is right, and the first mistake that few calls
+    show: it finds a lab that is blind to this port. It also runs the first of each of `codes`, which finds a check that
+    is broken: `tests/numeric` has all. `make test-all` runs every mutant, which finds a guard that no call needs."""
     first = {mutant.code: mutant for mutant in reversed(mutants)}
-    return [
-        pytest.param(mutant, id=id_of(mutant), marks=() if first[mutant.code] is mutant else pytest.mark.slow)
-        for mutant in mutants
-    ]
+    early = [mutant for mutant in mutants if mutant.code not in LATE]
+    run = [first[code] for code in ("", *codes) if code in first] + (early or [*mutants])[:1]
+    return [pytest.param(one, id=id_of(one), marks=() if one in run else pytest.mark.slow) for one in mutants]
 
 
 def is_rejected(report: NumericReport, mutant: Mutant) -> bool:
@@ -77,7 +81,7 @@ def reports_of(
     # Most are rejected in the calls of the first manager, which are a part of all calls. Only the others get all that
     # `verify` runs, and what is right or of no use (VCG657), which all calls decide.
     mutants = [mutant for mutant in mutants if mutant.name in requests]
-    early = [mutant.name for mutant in mutants if mutant.code not in ("", "VCG657")]
+    early = [mutant.name for mutant in mutants if mutant.code not in LATE]
     short = [replace(requests[name], options=replace(request.options, short=True)) for name in early]
     reports = dict(zip(early, check_numerics_all(short), strict=True))
     late = [m.name for m in mutants if m.name not in reports or not is_rejected(reports[m.name], m)]

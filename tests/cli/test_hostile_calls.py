@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from cli_scene import contents
 
 from scaffold.descriptor.inherited import METHODS
 from scaffold.descriptor.load import shipped_path
+from scaffold.verify.numeric import check_numerics
+from scaffold.workflow import load_port, numeric_requests
 
 pytestmark = pytest.mark.trees
 
@@ -105,22 +108,25 @@ def here(run) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_hostile_call_under_any_key_is_refused_and_changes_nothing(run, here, layout):
+def test_a_hostile_call_under_any_key_is_refused_and_changes_nothing(run, here, layout, step):
+    """By default each key gets some texts, other ones than its neighbours."""
     cases = list(hostile(layout))
     files = []
     for number, (_, descriptor) in enumerate(cases):
         files.append(here / f"case{number}.yaml")
         files[-1].write_text(yaml.safe_dump(descriptor))
     before = contents(here)
+    assert step == 1 or len(HOSTILE) % step
 
-    codes = {case: run("validate", file).code for (case, _), file in zip(cases, files, strict=True)}
+    codes = {case: run("validate", file).code for (case, _), file in [*zip(cases, files, strict=True)][::step]}
 
     # To an expression `self.config.to_json_file` is an attribute: it is read, and nothing is called.
     reads = {case for case, code in codes.items() if code == 0}
     assert all(case.endswith(": self.config.to_json_file") for case in reads), reads
     assert not any(case.partition(":")[0].endswith(("call", "entry", "encoder", "through")) for case in reads)
-    assert len(codes) >= 5 * len(HOSTILE)
+    assert len(codes) >= 5 * len(HOSTILE) // step
     assert contents(here) == before
     for file in files[:: len(HOSTILE)]:
         assert run("new", file, "--vllm", LAYOUTS[layout][1], "--into", here / "copy").code == 3
@@ -152,7 +158,7 @@ def test_what_no_class_of_the_tree_defines_is_refused_with_the_tree(run, here, c
 
 
 @pytest.mark.lab
-def test_what_verify_says_of_the_configuration_changes_nothing(run, here):
+def test_what_verify_says_of_the_configuration_changes_nothing(here, release_tree):
     """Values of a configuration are data for the model's own code: here, paths in every value that holds text."""
     descriptor = described("gemma3_mm")
     descriptor["verify"] = {"set": {"problem_type": "witness.txt", "transformers_version": "witness.txt"}}
@@ -160,10 +166,11 @@ def test_what_verify_says_of_the_configuration_changes_nothing(run, here):
     file.write_text(yaml.safe_dump(descriptor))
     before = contents(here)
 
-    run("new", file, "--vllm", "0.24.0", "--into", here / "copy")
+    (request,) = numeric_requests(load_port(str(file)), release_tree("0.24.0"))
+    report = check_numerics(replace(request, options=replace(request.options, short=True)))
 
-    left = {name: data for name, data in contents(here).items() if not name.startswith("copy/")}
-    assert left == before
+    assert report.hits > 0
+    assert contents(here) == before
 
 
 def test_the_methods_that_no_call_reaches_are_those_of_the_installed_packages():

@@ -65,13 +65,6 @@ def test_only_units_are_counted(release_tree: Any) -> None:
     assert (rows.counts_units, units.counts_units, rows.reenters) == (False, True, False)
 
 
-def test_a_second_run_finds_nothing_to_do(release_tree: Any, ported: Any) -> None:
-    port = port_of("mistral3")
-    tree = ported(port, prepare_port(port, release_tree(RELEASE)))
-    # Twice, since planning changes no tree that it reads.
-    assert [prepare_port(port, tree).changed, prepare_port(port, tree).changed] == [(), ()]
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

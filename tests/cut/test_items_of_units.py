@@ -101,7 +101,7 @@ def test_what_units_cannot_have_is_refused(changes: dict[str, Any], problem: str
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("release", [PRISTINE, "0.30.0", RELEASE])
+@pytest.mark.parametrize("release", [PRISTINE, pytest.param("0.30.0", marks=pytest.mark.slow), RELEASE])
 def test_the_port_equals_the_pristine_tree(release: str, release_tree: Any) -> None:
     """Before 0.31 sequences cover the rows behind a batch, too, in the same offsets."""
     [report] = prove_numerics(port_of("lfm2_vl"), release_tree(release), tails=("fa3",))

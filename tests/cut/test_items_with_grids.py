@@ -40,12 +40,6 @@ def test_the_way_goes_through_a_tower_that_a_method_makes(release_tree: Any) -> 
     assert [one.class_name for one in way.hoisted] == ["Siglip2Attention", "Siglip2EncoderLayer", "Siglip2Encoder"]
 
 
-def test_a_second_run_finds_nothing_to_do(release_tree: Any, ported: Any) -> None:
-    """The loop is a method then: it was refused for taking no name of `forward.unread`."""
-    port = port_of("ovis2_5")
-    assert not prepare_port(port, ported(port, prepare_port(port, release_tree(RELEASE)))).changed
-
-
 def test_what_takes_a_parameter_says_so_within_88_columns(release_tree: Any) -> None:
     [change] = [change for change in prepare_port(port_of("ovis2_5"), release_tree(RELEASE)).changed
                 if change.path == TOWER]  # fmt: skip

@@ -220,7 +220,7 @@ def test_a_loop_with_several_results_needs_the_word(release_tree: Any) -> None:
 
 @pytest.mark.lab
 @pytest.mark.trees
-@pytest.mark.parametrize("model", ["phi4siglip", "kanana_v"])
+@pytest.mark.parametrize("model", ["phi4siglip", pytest.param("kanana_v", marks=pytest.mark.slow)])
 def test_the_port_equals_the_pristine_tree(model: str, release_tree: Any) -> None:
     [report] = prove_numerics(port_of(model), release_tree(RELEASE), tails=("fa3",))
     assert_right(report, 50, 2)

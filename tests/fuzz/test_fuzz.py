@@ -21,11 +21,12 @@ from scaffold.publish import disk
     ("kind", "count", "wanted"),
     [
         ("descriptor", 3000, {"accepted": 150, "refused": 1500}),
-        ("port", 30, {"ported": 3}),
+        ("port", 15, {"ported": 1}),
         ("trace", 100, {"accepted": 10, "refused": 30}),
         ("store", 100, {"refused": 20, "all done": 5}),
         ("kill", 30, {"before its end": 1}),
-        ("call", 60, {"refused by validate": 20, "refused in the tree": 1, "ran": 1}),
+        ("call", 30, {"refused by validate": 10, "refused in the tree": 1, "ran": 1}),
+        pytest.param("port", 60, {"ported": 5}, marks=pytest.mark.slow),
         pytest.param(
             *("call", 300, {"refused by validate": 100, "refused in the tree": 5, "ran": 5}), marks=pytest.mark.slow
         ),

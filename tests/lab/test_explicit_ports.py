@@ -20,7 +20,9 @@ MODELS = {"deepseek_vl2": 60, "llava": 60, "llava_next": 70, "paligemma": 60}
 PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("llava", "paligemma") else ()) for name in MODELS]
+)
 def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None:
     [report] = check_numerics_all(numeric_requests(load_port(name), release_tree(RELEASE)))
     assert_right(report, MODELS[name])

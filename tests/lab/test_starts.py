@@ -29,7 +29,9 @@ def start(tree: Any, folder: Path, model: str, kind: str, *, explicit: bool = Tr
     return answer
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "re-entrant"])
+@pytest.mark.parametrize(
+    "explicit", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["explicit", "re-entrant"]
+)
 def test_a_tower_that_no_graph_holds_runs_eagerly(explicit: bool, release_tree: Any, tmp_path: Path) -> None:
     """With Pixtral's tower a capture of LLaVA fails, and vLLM's runner catches nothing."""
     answer = start(release_tree("0.33.0"), tmp_path / "tree", "llava", "pixtral", explicit=explicit)
@@ -50,8 +52,8 @@ def test_another_tower_of_the_same_class_has_graphs(release_tree: Any, tmp_path:
     ("model", "module", "name"),
     [
         ("minicpmv", "minicpmv", "MiniCPMV2_0"),
-        ("gemma4_mm", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration"),
-        ("glm4_1v", "glm_ocr", "GlmOcrForConditionalGeneration"),
+        pytest.param("gemma4_mm", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration", marks=pytest.mark.slow),
+        pytest.param("glm4_1v", "glm_ocr", "GlmOcrForConditionalGeneration", marks=pytest.mark.slow),
     ],
 )
 def test_a_subclass_that_opts_out_runs_eagerly(

@@ -18,12 +18,11 @@ from scaffold.workflow import load_port, numeric_requests, prepare_port, prove_n
 pytestmark = [pytest.mark.trees, pytest.mark.lab, pytest.mark.usefixtures("check_once")]
 
 MODEL = "vllm/model_executor/models/step3_vl.py"
-#: One release of each way to speak: no hook for results; one graph; two paths; named paths, first and last.
-SAMPLE = ("0.21.0", "0.23.0", "0.26.0", "0.30.0", "0.33.0")
-OTHERS = ("0.20.0", "0.22.0", "0.24.0", "0.25.0", "0.27.0", "0.28.0", "0.29.0", "0.31.0", "0.32.0")
+#: One release of each way to speak: no hook for results; one graph; two paths; named paths. `test_matrix.py` has all.
+SAMPLE = ("0.21.0", "0.23.0", "0.26.0", "0.33.0")
 
 
-@pytest.mark.parametrize("release", [*SAMPLE, *(pytest.param(release, marks=pytest.mark.slow) for release in OTHERS)])
+@pytest.mark.parametrize("release", SAMPLE)
 def test_generated_port_equals_the_pristine_tree(release_tree, release):
     (report,) = prove_numerics(load_port("step3_vl"), release_tree(release))
 
@@ -41,14 +40,20 @@ SUBCLASSES = {
 }
 
 
-@pytest.mark.parametrize(
-    "release", ["0.33.0", *(pytest.param(f"0.{minor}.0", marks=pytest.mark.slow) for minor in range(20, 33))]
-)
-def test_subclasses_with_another_tower_inherit_a_right_port(release_tree, release):
+#: Releases, and how many of their subclasses are run: in 0.33 the third has the second one's recipe.
+HEIRS = [
+    ("0.33.0", 2),
+    *(pytest.param(f"0.{minor}.0", None, marks=pytest.mark.slow, id=f"0.{minor}.0-all") for minor in range(20, 34)),
+]
+
+
+@pytest.mark.parametrize(("release", "most"), HEIRS)
+def test_subclasses_with_another_tower_inherit_a_right_port(release_tree, release, most):
     """Their perception encoder has no data-parallel switch of its own, and is right with the parent's token counts."""
     tree, spec = release_tree(release), load_port("step3_vl")
     names = [heir.class_name for heir in find_subclasses(tree, spec.module, spec.class_name)]
     assert "StepVLForConditionalGeneration" in names
+    names = sorted(names, key=[*SUBCLASSES].index)[:most]
     (request,) = numeric_requests(spec, tree)
     requests = [replace(request, recipe=recipe, host=host) for recipe, host in (SUBCLASSES[name] for name in names)]
 

@@ -151,7 +151,7 @@ def test_benchmarks_of_ports_run_to_their_end(release_tree, tmp_path):
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("name", ["manager", "stream"])
+@pytest.mark.parametrize("name", ["manager", pytest.param("stream", marks=pytest.mark.slow)])
 def test_a_benchmark_sees_a_wrong_answer(name, release_tree, tmp_path):
     part = next(part for part in PARTS if part.name == name)
     status, _ = run_tiny(part, tmp_path, release_tree(RELEASE).root, VITCG_TINY_WRONG="1")

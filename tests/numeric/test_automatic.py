@@ -112,7 +112,7 @@ def _proved(descriptor: str, release_tree: Any, release: str = "0.33.0") -> Nume
     return report
 
 
-@pytest.mark.parametrize("descriptor", ["internvl", "llava_next", "qwen2_vl"])
+@pytest.mark.parametrize("descriptor", ["internvl", pytest.param("llava_next", marks=pytest.mark.slow), "qwen2_vl"])
 def test_a_right_descriptor_passes(descriptor: str, release_tree: Any) -> None:
     report = _proved(descriptor, release_tree)
     assert_right(report, 21)

@@ -279,7 +279,7 @@ TABLE: dict[Key, tuple[Mutant, ...]] = {
 CASES = [
     pytest.param(key, *case.values, id=f"{key[0]}: {case.values[0].name}", marks=case.marks)
     for key, mutants in TABLE.items()
-    for case in cases(mutants)
+    for case in cases(mutants, *({one.code for one in mutants} if mutants is QWEN25 else ()))
 ]
 ON_EDGES = [case for case in CASES if case.values[0][-1]]
 

@@ -47,7 +47,6 @@ def test_every_method_on_the_way_to_a_switch_gets_it(name: str, release: str, fo
     assert all(method.startswith(wanted) for method, wanted in zip(methods, found, strict=True)), methods
 
 
-FEATURE = "    def extract_feature(self, pixel_values: torch.Tensor)"
 TOWER = "vit_embeds = self.vision_model(pixel_values=pixel_values)"
 
 

@@ -63,8 +63,9 @@ def answer() -> str:
 
 
 def started(target: object, *arguments: object) -> object:
-    """What a process of its own sends."""
-    context = multiprocessing.get_context("spawn")
+    """What a process of its own sends. Each would import vLLM anew; a fork of one process that has done it does not."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vllm", "vllm.entrypoints.serve.instrumentator.metrics"])
     here, there = context.Pipe()
     process = context.Process(target=target, args=(*arguments, there))
     process.start()

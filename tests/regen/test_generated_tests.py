@@ -21,7 +21,7 @@ FILE = FOLDER / "test_every_adapter.py"
 SAMPLE = (
     ("internvl", "v0_23", "0.23.0"),
     ("qwen2_5_vl", "v0_24", "0.26.0"),
-    ("qwen2_vl", "v0_27", "0.27.0"),
+    ("qwen2_vl", "v0_27", "0.29.0"),  # which normalises raw pixels before the tower, as 0.27 does not
     ("qwen3_vl", "v0_30", "0.30.0"),
 )
 #: Attention of Pixtral's tower gets a mask before 0.29, so there is nothing to replay.
@@ -46,9 +46,9 @@ def collected() -> list[tuple[str, str, str]]:
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize(("model", "generation", "release"), SAMPLE)
+@pytest.mark.parametrize(("model", "generation", "release"), SAMPLE[:1] + SAMPLE[2:])
 def test_a_generated_test_passes(release_tree, model, generation, release):
-    """In this process, which has imported the release for other tests."""
+    """In this process, which has imported the release for other tests; the second one as pytest runs it, below."""
     release_tree(release)  # fetched, or skipped when offline
     runpy.run_path(str(FILE))["test_adapter_equals_the_release"](model, generation, release)
 

@@ -28,8 +28,6 @@ FACTS = {
     "older": TreeFacts(has_input_dtype=False, has_gate=False),
     "newer": TreeFacts(has_input_dtype=True, attention_fills_zeros=True),
 }
-#: Methods that a generated block adds to the protocol's own.
-PRIVATE = ("_get_encoder_cudagraph_", "_pad_", "_encode", "_cover", "_put")
 
 
 def render(model: str, generation: str, facts: TreeFacts = FACTS["unknown"]) -> Methods:

@@ -172,8 +172,8 @@ def reports_of(tree, model, ranks, mode, broken=None):
 @pytest.mark.parametrize(
     ("model", "ranks", "broken"),
     [
-        ("qwen2_5_vl", 2, None), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1),
-        ("kimi_vl@v0_30", 2, None), ("kimi_vl@v0_30", 2, 1),
+        pytest.param("qwen2_5_vl", 2, None, marks=pytest.mark.slow), ("step3_vl", 4, None), ("qwen2_5_vl", 2, 1),
+        pytest.param("kimi_vl@v0_30", 2, None, marks=pytest.mark.slow), ("kimi_vl@v0_30", 2, 1),
     ],
 )  # fmt: skip
 def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tree):
@@ -186,7 +186,7 @@ def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tre
 
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("model", ["mistral3@v0_30", "phi3v@v0_30"])
+@pytest.mark.parametrize("model", ["mistral3@v0_30", pytest.param("phi3v@v0_30", marks=pytest.mark.slow)])
 def test_ranks_that_share_a_tower_go_eager_together(model, release_tree):
     """Each layer of theirs is a collective: a rank that replayed padded rows would meet another's unpadded ones."""
     reports = reports_of(release_tree("0.33.0").root, model, 2, "weights", broken=1)
