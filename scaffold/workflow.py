@@ -333,7 +333,6 @@ def prove_numerics(
     modalities: Sequence[str] = (),
     as_is: bool = False,
     recipe: str | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> list[NumericReport]:
     """Run `port` in the CPU lab: one report an attention kernel (`tail`).
 
@@ -343,7 +342,7 @@ def prove_numerics(
     from scaffold.verify.numeric import check_numerics_all
 
     requests = numeric_requests(port, tree, tails=tails, modalities=modalities, as_is=as_is, recipe=recipe)
-    return list(check_numerics_all(requests, progress=progress))
+    return list(check_numerics_all(requests))
 
 
 def failures_of(port: AnyPort, reports: Sequence[NumericReport]) -> list[Diagnostic]:

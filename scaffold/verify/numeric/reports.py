@@ -16,7 +16,6 @@ from scaffold.diagnostics import Diagnostic
 Tail = Literal["fa2", "fa3", "cudnn"]
 #: For readers: FlashAttention's kernels differ in the rows after a sequence's end.
 TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tails", "cudnn": "FlashInfer's attention"}
-Progress = Callable[[str], None]
 #: Causes that a failed check names, word for word: `scaffold.fix` asks for them.
 ROUND_UP = "the capture must round up"
 FROZEN = "but max_seqlen was frozen at"
@@ -527,15 +526,15 @@ class Watch(Protocol):
 class NoteTaker:
     """A `Watch` that hands on the steps, and nothing else."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self._progress = progress
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell = tell
 
     def started(self, request: NumericRequest) -> None:
         return None
 
     def note(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress(text)
+        if self._tell is not None:
+            self._tell(text)
 
     def basis(self, text: str) -> None:
         return None

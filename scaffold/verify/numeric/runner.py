@@ -34,38 +34,32 @@ from scaffold.verify.numeric.reports import (
     NumericRequest,
     Probe,
     ProbeReport,
-    Progress,
     Property,
     Watch,
 )
 from scaffold.watch import Recording
 
 
-def check_numerics(request: NumericRequest, *, progress: Progress | None = None) -> NumericReport:
+def check_numerics(request: NumericRequest, *, watch: Watch | None = None) -> NumericReport:
     """Run the lab and report what was compared.
 
     A defect of the change under test is a failed report, also when it crashes or hangs the process. A request that
     makes no sense raises `DiagnosticError` (VCG659 unknown recipe, VCG663 overlay path, VCG656 not a vLLM tree).
     """
-    return check_numerics_all((request,), progress=progress)[0]
+    return check_numerics_all((request,), watch=watch)[0]
 
 
-def check_numerics_all(
-    requests: Iterable[NumericRequest], *, progress: Progress | None = None, watch: Watch | None = None
-) -> tuple[NumericReport, ...]:
-    """`check_numerics` for many requests, in order. Neighbours with the same pristine tree share one import of it.
-
-    `progress` is told each step, `watch` all that happens.
-    """
+def check_numerics_all(requests: Iterable[NumericRequest], *, watch: Watch | None = None) -> tuple[NumericReport, ...]:
+    """`check_numerics` for many requests, in order. Neighbours with the same pristine tree share one import of it."""
     reports: list[NumericReport] = []
     for (tree, before), group in groupby(requests, key=lambda request: (_Tree.of(request), request.before)):
-        with _bench_of(tree, watch or NoteTaker(progress), before) as bench:
+        with _bench_of(tree, watch or NoteTaker(), before) as bench:
             reports += [bench.check(request) for request in group]
     return tuple(reports)
 
 
 def probe_buffers(
-    requests: Iterable[tuple[NumericRequest, Sequence[Probe]]], *, progress: Progress | None = None
+    requests: Iterable[tuple[NumericRequest, Sequence[Probe]]],
 ) -> tuple[tuple[ProbeReport, ...], ...]:
     """The buffers of captures and what replays put there, without running a tower: one tuple per request, in order.
 
@@ -74,7 +68,7 @@ def probe_buffers(
     """
     reports: list[tuple[ProbeReport, ...]] = []
     for tree, group in groupby(requests, key=lambda pair: _Tree.of(pair[0])):
-        with _bench_of(tree, NoteTaker(progress)) as bench:
+        with _bench_of(tree, NoteTaker()) as bench:
             reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
 
