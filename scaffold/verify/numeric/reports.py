@@ -33,7 +33,6 @@ SETTINGS = ("VLLM_", "TORCH", "PYTORCH_", "VITCG_ENCODER", "NVIDIA_TF32")
 class NumericOptions:
     """The checks beyond "a replay equals `embed_multimodal`".
 
-    `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
     Five are behaviours that hand-written implementations miss: precomputed embeddings, nested data parallelism, a
     context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
@@ -42,7 +41,6 @@ class NumericOptions:
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
-    eager_identity: bool = True
     image_embeds: bool = False
     data_parallel_switch: bool = False
     min_budget_above_max: bool = False
@@ -51,7 +49,6 @@ class NumericOptions:
     edges: bool = False
     short: bool = False
     counts_units: bool = False
-    seed: int = 0
     timeout_s: float = 240.0
 
 

@@ -319,7 +319,7 @@ def stacked(items: Sequence[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
     return torch.stack(list(items)) if len({item.shape for item in items}) == 1 else list(items)
 
 
-def randomise(host: nn.Module, seed: int) -> None:
+def randomise(host: nn.Module, seed: int = 0) -> None:
     """Give every parameter values of a useful size: matrices keep the variance, biases and norms are not trivial.
 
     The order of parameters decides the values, so a changed tree loads the pristine tree's values instead.
