@@ -16,7 +16,6 @@ TITLES = {
     "vllm_graphs": "vLLM's graphs",
     "ours": "ours",
     "ours_untuned": "ours, `tuning` off",
-    "our_manager_only": "our manager, vLLM's class",
 }
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
 GIB = 1 << 30

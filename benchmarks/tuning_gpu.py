@@ -14,7 +14,6 @@ tunes the other. For every workload it measures:
 `rounding` is the change of the untuned tower's output when each pixel changes by at most half a bfloat16 step.
 
 For one workload of each model it also measures every tuning alone, and each Triton kernel against its reference.
-`--doubtful NAMES` gives the manager these tunings only where they alone made the graph faster.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
     return {**inputs, **{name: moved(value, step) for name, value in floats.items()}}
 
 
-def measure(
-    subject: Subject, rounds: int, ceilings: Any, profiles: list[Any], doubtful: tuple[str, ...]
-) -> dict[str, Any]:
+def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -> dict[str, Any]:
     from scaffold.measure.analyse import analyse
     from scaffold.measure.runs import profile_tower
     from scaffold.runtime.tuning import NAMES, TuningChoice, tune
@@ -150,10 +147,7 @@ def measure(
             own.append(recording)
 
     begin = time.perf_counter()
-    slow = [name for name in doubtful if name in singles and singles[name]["ms"] >= singles[name]["untuned_ms"]]
-    config.additional_config = {
-        "encoder_graphs": {"tuning_check": True, "tuning": {name: name not in slow for name in NAMES}}
-    }
+    config.additional_config = {"encoder_graphs": {"tuning_check": True, "tuning": dict.fromkeys(NAMES, True)}}
     manager, captured = capture_measured(lambda: EncoderCudaGraphManager(config, DEVICE, DTYPE, host))
     captured["seconds with tuning and its check"] = time.perf_counter() - begin
     assert manager.tuned is not None
@@ -204,7 +198,6 @@ def measure(
         "single": {"workload": large, "tokens": tokens[large], "tunings": singles},
         "extra_mb": manager.tuned.extra_bytes / 2**20,
         "tuned": [str(outcome) for outcome in manager.tuned.outcomes],
-        "left_out": slow,
         "profiles": [class_times(recording) for recording in own],
         "capture": captured,
     }
@@ -350,7 +343,6 @@ def main() -> int:
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--profiles", type=Path, help="keep the recordings in this file")
     options.add_argument("--models", default=",".join(MODELS))
-    options.add_argument("--doubtful", default="", help="tunings that run only where they gain alone")
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--machine", default="")
@@ -375,11 +367,10 @@ def main() -> int:
     )
     total.failed = len(wrong)
     profiles: list[Any] = []
-    doubtful = tuple(filter(None, arguments.doubtful.split(",")))
     for name in sorted(arguments.models.split(","), key=MODELS.index):
         # A call of Step3-VL takes ten times as long as the others', and wanders less.
         rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-        result = total.add(name, partial(measure, subject_of(name), rounds, ceilings, profiles, doubtful))
+        result = total.add(name, partial(measure, subject_of(name), rounds, ceilings, profiles))
         if result is None:
             continue
         rows = result["rows"]
