@@ -18,6 +18,10 @@ from torch import nn
 
 from scaffold.tower import adapt
 
+#: Tiny sizes of a tower and of a language model, by the names that most classes of configurations have for them.
+TOWER = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+TEXT = {"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
+
 #: One item's size, in the model's own terms: a tile count, or a grid `(t, h, w)` in patches.
 Item = Any
 
