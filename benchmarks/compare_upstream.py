@@ -234,6 +234,7 @@ def known_defects() -> dict[str, list[str]]:
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    sys.path.insert(0, str(DEFECTS.parent))  # what it imports lies beside it
     sys.modules["known_defects"] = module  # its dataclasses look for their module
     specification.loader.exec_module(module)
     minor = int(RELEASE.split(".")[1])

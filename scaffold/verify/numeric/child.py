@@ -5,9 +5,8 @@ Each further line is a request, served in a fork, so that no request sees what a
 
 Roles: `both` checks a tree against itself. `pair` forks once more: the fork computes the oracle from the pristine tree
 while the request goes on with the changed one. `oracle` and `check` are the halves of `pair` for a change to a module
-that the shared import needs; they run in processes of their own and meet at the exchange file. `probe` compares
-nothing: it looks at buffers. `record` compares nothing either: it writes down the calls of a model. Whatever vLLM
-prints goes to stderr.
+that the shared import needs; they run in processes of their own and meet at the exchange file. `record` compares
+nothing: it writes down the calls of a model. Whatever vLLM prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -107,8 +106,6 @@ def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
         _check_changed(request, wait, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")
-    elif role == "probe":
-        _probe(request, events, stages)
     else:
         _serve_pair(request, events, stages)
 
@@ -117,24 +114,6 @@ def wait_for_oracle(request: dict[str, Any]) -> None:
     """Returns when the other process has written the oracle. The parent ends this process when the oracle fails."""
     while not Path(request["exchange"]).exists():
         time.sleep(0.05)
-
-
-def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
-    """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
-    from scaffold.verify.numeric import probe
-    from scaffold.verify.numeric.cpu_imports import switch_tree
-    from scaffold.verify.numeric.recipes.base import process_weights, randomise
-    from scaffold.verify.numeric.recipes.found import requested_recipe
-
-    if request["changed_modules"]:
-        switch_tree(Path(request["root"]), Path(request["changed_root"]))
-    host, config = _build(request, stages, request["host"])
-    stages.stage = "probe"
-    randomise(host)
-    process_weights(host)
-    roots = [request["root"], request["changed_root"]]
-    reports = [probe.run_probe(roots, host, config, requested_recipe(request), asked) for asked in request["probes"]]
-    events.send("probed", data=reports)
 
 
 def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
