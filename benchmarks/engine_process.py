@@ -46,10 +46,10 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
 }
 
 
-def draw_stream(number: int, seed: int = 0) -> list[list[tuple[int, int]]]:
+def draw_stream(number: int) -> list[list[tuple[int, int]]]:
     """Sizes of each request: one image (80 %), two to four (20 %); the long side log-uniform from 224 to 1536 pixels;
     the sides 1:1, 4:3 or 16:9, upright in one of three."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     requests = []
     for _ in range(number):
         count = 1 if generator.random() < 0.8 else generator.randint(2, 4)

@@ -146,9 +146,9 @@ def forget_bound() -> None:
     GraphSet._has_room = lambda self: True  # type: ignore[method-assign]
 
 
-def draw_sizes(number: int, seed: int = 0) -> list[tuple[int, int]]:
+def draw_sizes(number: int) -> list[tuple[int, int]]:
     """As many different widths and heights, in multiples of what the processor rounds to."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     every = [(w, h) for w in range(2, LONGEST // SIDE + 1) for h in range(2, LONGEST // SIDE + 1)]
     generator.shuffle(every)
     return [(w * SIDE, h * SIDE) for w, h in every[:number]]

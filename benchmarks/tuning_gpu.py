@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+import torch.nn.functional as F
 from gpu_result import ByModel
 from manager_gpu import (
     DEVICE,
@@ -286,9 +287,7 @@ def check_kernels(
 
     for dtype in (torch.bfloat16, torch.float16):
         x, w, b = (t.to(dtype) for t in (inputs, weight, bias))
-        wanted = torch.nn.functional.gelu(
-            torch.nn.functional.linear(x.double(), w.double(), b.double()), approximate="tanh"
-        )
+        wanted = F.gelu(F.linear(x.double(), w.double(), b.double()), approximate="tanh")
         compare("linear_gelu", linear_gelu(x, w, b), wanted, dtype)
     return worst
 
@@ -309,28 +308,17 @@ def sweep() -> dict[str, list[float]]:
 
     Eight weights in turn, in one graph, so that none of them is in the cache.
     """
+    from scaffold.measure.exact import Graph
+    from scaffold.measure.runs import median_ms
+
     found = {}
     for rows, inner, columns in PRODUCTS:
         x = torch.randn(rows, inner, device=DEVICE, dtype=DTYPE)
         weights = [torch.randn(columns, inner, device=DEVICE, dtype=DTYPE) / inner**0.5 for _ in range(8)]
         bias = torch.randn(columns, device=DEVICE, dtype=DTYPE)
-        with torch.inference_mode():
-            torch.nn.functional.linear(x, weights[0], bias)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                kept = [torch.nn.functional.linear(x, weight, bias) for weight in weights]
-            times = []
-            for _ in range(9):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                times.append(begin.elapsed_time(end))
-        us = statistics.median(times[2:]) / len(weights) * 1e3
+        graph = Graph(lambda x=x, weights=weights, bias=bias: [F.linear(x, weight, bias) for weight in weights])
+        us = median_ms(graph.replay, 7) / len(weights) * 1e3
         found[f"{rows} x {inner} x {columns}"] = [round(us, 1), round(2 * rows * inner * columns / us / 1e6)]
-        del kept
     return found
 
 
