@@ -21,8 +21,6 @@ BUDGETS = "budgets"
 #: Packages whose files are cited from their own name on.
 _PACKAGES = ("vllm", "transformers")
 
-Resize = Callable[[int, int, int, int], tuple[int, int]]
-
 
 def where(thing: Any) -> str:
     """`file:line` of a function or class, or of the code that it wraps."""
