@@ -254,7 +254,7 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Run:
-    """What the parent can ask the process of one engine."""
+    """The requests that the parent can make of the process of one engine."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._job = job
