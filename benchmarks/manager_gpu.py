@@ -129,9 +129,9 @@ def without_replay(manager: Any, ours: bool) -> Any:
     """Let a manager do everything but the replays."""
     changed = []
     if ours:
-        for captured in {id(c): c for c in manager.core.graphs.values()}.values():
-            changed.append((captured.graph, "replay", captured.graph.replay))
-            captured.graph.replay = lambda: None
+        for kept in {id(c): c for c in manager.core.graphs.values()}.values():
+            changed.append((kept.graph, "replay", kept.graph.replay))
+            kept.graph.replay = lambda: None
     else:
         for graphs in manager.budget_graphs.values():
             for meta in graphs.values():
