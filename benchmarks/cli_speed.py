@@ -1,20 +1,16 @@
 """Times the command line as its user meets it: whole processes, cold interpreter, warm disk cache.
 
-    python benchmarks/cli_speed.py [--vllm PATH|RELEASE] [--runs N] [--write]
+    python benchmarks/cli_speed.py [--vllm PATH|RELEASE] [--runs N]
 
 The run keeps bytecode in a folder of its own, whatever the environment says: with PYTHONDONTWRITEBYTECODE each command
 would compile the tool anew, which takes a third of a second. The commands and a bare `python -c pass` take turns, so
-that a busy moment of the machine hits all of them. The table goes to stderr, JSON to stdout, and with --write to
-benchmarks/results/cli_speed.json. Exit 1 if a median misses its limit, 2 if a command fails.
+that a busy moment of the machine hits all of them. Exit 1 if a median misses its limit, 2 if a command fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RESULT = REPOSITORY / "benchmarks/results/cli_speed.json"
 BARE = "python -c pass"
 
 
@@ -80,50 +75,29 @@ def measure(all_cases: tuple[Case, ...], runs: int) -> dict[str, list[float]]:
     return times
 
 
-def summarise(all_cases: tuple[Case, ...], times: dict[str, list[float]]) -> list[dict[str, object]]:
+def table(all_cases: tuple[Case, ...], times: dict[str, list[float]]) -> str:
+    """A line for each command; its ratio is to a bare `python`."""
     bare = statistics.median(times[BARE])
-    rows: list[dict[str, object]] = []
-    for case in all_cases:
-        median = statistics.median(times[case.name])
-        rows.append(
-            {
-                "command": case.name,
-                "median_ms": round(median, 1),
-                "min_ms": round(min(times[case.name]), 1),
-                "max_ms": round(max(times[case.name]), 1),
-                "ratio_to_bare_python": round(median / bare, 2),
-                "limit_ms": case.limit_ms,
-                "within_limit": case.limit_ms is None or median < case.limit_ms,
-            }
-        )
-    return rows
-
-
-def table(rows: list[dict[str, object]]) -> str:
     lines = [f"{'command':22}{'median':>10}{'min':>10}{'max':>10}{'ratio':>8}{'limit':>10}"]
-    for row in rows:
-        limit = "" if row["limit_ms"] is None else f"{row['limit_ms']:.0f} ms"
-        times = "".join(f"{row[key]:>7.1f} ms" for key in ("median_ms", "min_ms", "max_ms"))
-        verdict = "" if row["within_limit"] else "  MISSED"
-        lines.append(f"{row['command']:22}{times}{row['ratio_to_bare_python']:>8.2f}{limit:>10}{verdict}")
+    for case in all_cases:
+        found = times[case.name]
+        median = statistics.median(found)
+        limit = "" if case.limit_ms is None else f"{case.limit_ms:.0f} ms"
+        shown = "".join(f"{ms:>7.1f} ms" for ms in (median, min(found), max(found)))
+        verdict = "  MISSED" if misses(case, times) else ""
+        lines.append(f"{case.name:22}{shown}{median / bare:>8.2f}{limit:>10}{verdict}")
     return "\n".join(lines)
 
 
-def machine() -> dict[str, object]:
-    """The facts about the machine that a reader needs to judge the numbers, and no names."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
+def misses(case: Case, times: dict[str, list[float]]) -> bool:
+    """Whether a command takes longer than the project allows."""
+    return case.limit_ms is not None and statistics.median(times[case.name]) >= case.limit_ms
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--vllm", default="0.22.0", metavar="PATH|RELEASE", help="tree for `new` [0.22.0]")
     parser.add_argument("--runs", type=int, default=9, help="timed runs of each command [9]")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(REPOSITORY)}")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs must be at least 1")
@@ -131,15 +105,9 @@ def main() -> int:
     tree = str(Path(options.vllm).resolve()) if Path(options.vllm).is_dir() else options.vllm
 
     chosen = cases(tree)
-    rows = summarise(chosen, measure(chosen, options.runs))
-    result = {"runs": options.runs, "machine": machine(), "commands": rows}
-    print(table(rows), file=sys.stderr)
-    print(json.dumps(result, indent=2))
-    if options.write:
-        dated = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), **result}
-        RESULT.parent.mkdir(parents=True, exist_ok=True)
-        RESULT.write_text(json.dumps(dated, indent=2) + "\n")
-    return 0 if all(row["within_limit"] for row in rows) else 1
+    times = measure(chosen, options.runs)
+    print(table(chosen, times))
+    return int(any(misses(case, times) for case in chosen))
 
 
 if __name__ == "__main__":

@@ -93,45 +93,6 @@ def check_answers(eager: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
     return {"answers": len(eager), "equal": equal, "ties": ties, "wrong": wrong, "logprob_error": error}
 
 
-def distinct(answers: dict[str, Any]) -> int:
-    """Workloads whose pictures all gave different answers. The number tells whether tokens depend on the image."""
-    by_workload: dict[str, set[tuple[int, ...]]] = {}
-    for name, answer in answers.items():
-        by_workload.setdefault(name.rpartition(" #")[0], set()).add(tuple(answer["tokens"]))
-    return sum(len(found) == PICTURES for found in by_workload.values())
-
-
-def picture_effect(answers: dict[str, Any]) -> float | None:
-    """The median change of the logprobs of the first step when another picture of the same size comes.
-
-    It is the scale for `logprob_error`.
-    """
-    by_workload: dict[str, list[dict[int, float]]] = {}
-    for name, answer in answers.items():
-        by_workload.setdefault(name.rpartition(" #")[0], []).append(answer["best"][0])
-    found = [
-        abs(one[token] - other[token])
-        for pictures in by_workload.values()
-        for one, other in itertools.combinations(pictures, 2)
-        for token in one.keys() & other.keys()
-    ]
-    return statistics.median(found) if found else None
-
-
-def busy_cores(seconds: float = 1.0) -> float:
-    """Processor cores in use on this machine, measured over some seconds."""
-
-    def ticks() -> tuple[int, int]:
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return fields[3] + fields[4], sum(fields[:8])
-
-    idle, total = ticks()
-    time.sleep(seconds)
-    idle_after, total_after = ticks()
-    share = 1 - (idle_after - idle) / max(total_after - total, 1)
-    return share * (os.cpu_count() or 1)
-
-
 def shared_cores(ranks: int) -> list[int] | None:
     """Cores for every engine, or None where there are few, or where engines have processes of their own."""
     cores = sorted(os.sched_getaffinity(0))
@@ -159,8 +120,6 @@ class Session:
             "kv_cache_memory_bytes": KV_CACHE_BYTES, "gpu_memory_utilization": 0.05,
         }  # fmt: skip
         options["limit_mm_per_prompt"] = {"image": 8} | ({} if arguments.video else {"video": 0})
-        if arguments.quantization:
-            options["quantization"] = arguments.quantization
         if arguments.tensor_parallel > 1:
             options |= {"tensor_parallel_size": arguments.tensor_parallel, "mm_encoder_tp_mode": "data"}
             # vLLM's own all-reduce asks first, in a process of its own, whether the devices reach each other.
@@ -183,7 +142,6 @@ class Session:
         self.starts: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         self.engines: dict[str, dict[str, Any]] = {}
-        self.detail: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.began:5.0f} s] {self.name}: {text}", flush=True)
@@ -222,8 +180,7 @@ class Session:
         for rank in self.starts[child.name]["ranks"]:
             manager, model = str(rank["manager"]), rank["model"]
             if child.mode.startswith("our"):
-                adapter = "vllm." if child.mode == "our_manager_only" else "vitcg_adapters."
-                right = manager.startswith("scaffold.") and rank["captured"] and model.startswith(adapter)
+                right = manager.startswith("scaffold.") and rank["captured"] and model.startswith("vitcg_adapters.")
             elif child.mode == "vllm_graphs":
                 right = manager.startswith("vllm.") and rank["captured"] and model.startswith("vllm.")
             else:
@@ -238,7 +195,6 @@ class Session:
         arguments = self.arguments
         answers = ask_all([*self.children, *self.checked_only], "check")
         eager = answers["eager"]
-        self.detail |= {"distinct_workloads": distinct(eager), "picture_effect": picture_effect(eager)}
         for name, found in answers.items():
             self.engines[name] = {"check": check_answers(eager, found)}
             self.say(f"{name}: {self.engines[name]}")
@@ -249,9 +205,6 @@ class Session:
             ask_all(self._first(), "prepare_stream", arguments.stream_passes)
             self.say("the stream is prepared")
         ask_all(self.children, "settle", None if arguments.served else shared_cores(arguments.tensor_parallel))
-        self.detail["busy_cores_while_waiting"] = round(busy_cores(), 1)
-        self.say(f"{self.detail['busy_cores_while_waiting']} cores busy while all engines wait")
-
         if arguments.turns:
             requests = self._turns("requests_of", arguments.turns, arguments.seconds)
             self.samples |= {"ms": _column(requests, 0), "engine_ms": _column(requests, 1)}
@@ -263,10 +216,9 @@ class Session:
             self._add("stream", self._streams())
             self._add("at_end", ask_all(self.children, "describe"))
             save()
-        if arguments.final_check:
-            again = ask_all(self.children, "check")
-            self._add("check_after_all", {name: check_answers(eager, found) for name, found in again.items()})
-            save()
+        again = ask_all(self.children, "check")
+        self._add("check_after_all", {name: check_answers(eager, found) for name, found in again.items()})
+        save()
         self.say("measured")
 
     def _add(self, key: str, found: dict[str, Any]) -> None:
@@ -281,7 +233,6 @@ class Session:
             "settings": settings(self.arguments),
             "turns": turns,
             "engines_left_out": self.failed,
-            **self.detail,
             "engines": {
                 child.name: {**self._about(child), **self.engines[child.name]}
                 for child in [*self.children, *self.checked_only]
@@ -403,15 +354,12 @@ def main() -> int:
         "--sizes", type=lambda text: text.split(","), help=f"of {', '.join(WORKLOADS)}; all unless given"
     )
     options.add_argument("--tensor-parallel", type=int, default=1)
-    options.add_argument("--quantization", help="of weights, as vLLM takes it: fp8")
-    options.add_argument("--together", action="store_true", help="start the engines of all models at once")
     options.add_argument("--turns", type=int, default=40, help="that count, at most; 0: the stream alone")
     options.add_argument("--seconds", type=float, default=80, help="for these turns, at most")
     options.add_argument("--encoder-turns", type=int, default=12)
     options.add_argument("--encoder-seconds", type=float, default=25)
     options.add_argument("--requests", type=int, default=200, help="of the stream; 0: none")
     options.add_argument("--stream-passes", type=int, default=2, help="by the first engine of each mode")
-    options.add_argument("--no-final-check", dest="final_check", action="store_false")
     options.add_argument("--served", action="store_true", help="run each engine in a process of its own")
     options.add_argument("--video", action="store_true", help="leave videos allowed, as by default in vLLM")
     options.add_argument("--seed", type=int, default=0)
@@ -433,20 +381,17 @@ def main() -> int:
     }
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        names = arguments.models.split(",")
         # All engines import vLLM at once, which mostly waits for the disk. Then they wait for their turn.
-        waiting = [Session(name, arguments, Path(scratch)) for name in names]
-        for group in [waiting] if arguments.together else [[session] for session in waiting]:
-            sessions = [session for session in group if attempt(session, session.start, total)]
-            sessions = [session for session in sessions if attempt(session, session.wait, total)]
-            failed += len(group) - len(sessions)
-            for session in sessions:
-                save = functools.partial(put, session, total, arguments.out)
-                failed += not attempt(session, functools.partial(session.measure, save), total)
-                failed += wrong_answers(session)
-                session.stop()
-                if session.samples:
-                    report(session)
+        for session in [Session(name, arguments, Path(scratch)) for name in arguments.models.split(",")]:
+            if not (attempt(session, session.start, total) and attempt(session, session.wait, total)):
+                failed += 1
+                continue
+            save = functools.partial(put, session, total, arguments.out)
+            failed += not attempt(session, functools.partial(session.measure, save), total)
+            failed += wrong_answers(session)
+            session.stop()
+            if session.samples:
+                report(session)
     put(None, total, arguments.out)
     return 1 if failed else 0
 

@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 import zlib
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,13 @@ MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
     "ours": (True, ",vitcg", {}),
     # The tower as vLLM makes it: only padding differs from eager.
     "ours_untuned": (True, ",vitcg", {"VITCG_ENCODER_GRAPHS": '{"tuning": "off"}'}),
-    "our_manager_only": (True, ",vitcg", {"VITCG_MODE": "manager"}),
 }
 
 
-def draw_stream(number: int, seed: int = 0) -> list[list[tuple[int, int]]]:
+def draw_stream(number: int) -> list[list[tuple[int, int]]]:
     """Sizes of each request: one image (80 %), two to four (20 %); the long side log-uniform from 224 to 1536 pixels;
     the sides 1:1, 4:3 or 16:9, upright in one of three."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     requests = []
     for _ in range(number):
         count = 1 if generator.random() < 0.8 else generator.randint(2, 4)
@@ -247,11 +247,11 @@ class Engine:
         }
 
 
-def run_child(channel: Connection, job: dict[str, Any]) -> None:
-    """Answer the parent until it says "stop" or is gone."""
+def run_child(channel: Connection, job: dict[str, Any], make: Callable[[dict[str, Any]], Any] = Engine) -> None:
+    """Answer the parent, by methods of an engine, until it says "stop" or is gone."""
     import vllm
 
-    engine = Engine(job)
+    engine = make(job)
     channel.send({"vllm": vllm.__version__})
     while True:
         try:
@@ -273,8 +273,10 @@ def run_child(channel: Connection, job: dict[str, Any]) -> None:
 class Child:
     """An engine process. Its name is its mode, with a number from the second of that mode on."""
 
+    script, modes = __file__, MODES
+
     def __init__(self, mode: str, number: int, job: dict[str, Any], folder: Path) -> None:
-        graphs, plugins, environment = MODES[mode]
+        graphs, plugins, environment = self.modes[mode]
         if job["tiny"]:
             environment = environment | engine_worker.ON_CPU
             plugins += f",{engine_worker.ATTENTION}" if graphs else ""
@@ -295,7 +297,12 @@ class Child:
         }  # fmt: skip
         self.channel, theirs = multiprocessing.Pipe()
         with self.log.open("wb") as log, theirs:
-            command = [sys.executable, __file__, str(theirs.fileno()), json.dumps({**job, "graphs": graphs})]
+            command = [
+                sys.executable,
+                self.script,
+                str(theirs.fileno()),
+                json.dumps({**job, "mode": mode, "graphs": graphs}),
+            ]
             self.process = subprocess.Popen(
                 command, env=env, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

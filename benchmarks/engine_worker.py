@@ -75,12 +75,7 @@ def fill(model: Any) -> None:
             generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(name.encode()))
             if not parameter.is_floating_point() or parameter.is_meta:
                 continue
-            if name.endswith("weight_scale"):  # of FP8 weights, which have a variance of one
-                parameter.fill_(model.get_submodule(name.rpartition(".")[0]).input_size_per_partition ** -0.5)
-            elif parameter.dtype is torch.float8_e4m3fn:
-                noise = torch.empty(parameter.shape, dtype=torch.bfloat16, device=parameter.device)
-                parameter.copy_(noise.normal_(generator=generator))
-            elif parameter.ndim >= 2:
+            if parameter.ndim >= 2:
                 fan_in = parameter.numel() / parameter.shape[0]
                 parameter.normal_(0.0, fan_in**-0.5, generator=generator)
             elif "bias" in name:

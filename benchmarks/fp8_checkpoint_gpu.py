@@ -14,7 +14,6 @@ among the models: it gives its tower no quantisation, whatever the checkpoint sa
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from attention_gpu import graph_of
-from gpu_result import ByModel
-from manager_gpu import Subject, error_of, exact_call, start_vllm
+from gpu_result import run_models
+from manager_gpu import Subject, error_of, exact_call
 from towers import DEVICE, DTYPE
 from tuning_gpu import MODELS, settle, subject_of
 
@@ -94,9 +93,10 @@ def build(subject: Subject) -> Any:
     return host
 
 
-def measure(subject: Subject, rounds: int) -> dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, Any]:
     from scaffold.runtime.tuning import DEFAULT, TuningChoice, moved, tune
 
+    subject = subject_of(name)
     untuned, without, tuned = (build(subject) for _ in range(3))
     tune(without, TuningChoice(tuple(name for name in DEFAULT if name != "fp8-inputs")))
     outcomes = {outcome.name: outcome for outcome in tune(tuned, TuningChoice(DEFAULT)).outcomes}
@@ -108,7 +108,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     tune(bf16, TuningChoice(DEFAULT))
     towers = {"untuned": untuned, "without": without, "tuned": tuned, "bf16": bf16}
     rows = []
-    for seed, (name, items) in enumerate(subject.workloads.items()):
+    for seed, (workload, items) in enumerate(subject.workloads.items()):
         inputs = subject.call(items, seed)
         with torch.inference_mode():
             step = torch.finfo(DTYPE).eps
@@ -120,7 +120,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         rows.append(
             {
                 "model": subject.name,
-                "workload": name,
+                "workload": workload,
                 "tokens": sum(len(answer) for answer in answers["untuned"]),
                 **{f"{way}_ms": round(ms, 3) for way, ms in times.items()},
                 "rounding": error_of(rounded, answers["untuned"]),
@@ -168,18 +168,7 @@ def conversions(host: Any, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--models", default=",".join(QUANTISED))
-    options.add_argument("--rounds", type=int, default=11)
-    options.add_argument("--machine", default="")
-    arguments = options.parse_args()
-    context = start_vllm("FLASH_ATTN")
-    total = ByModel(arguments.out, arguments.machine, backend="FLASH_ATTN")
-    for name in sorted(arguments.models.split(","), key=QUANTISED.index):
-        total.add(name, partial(measure, subject_of(name), arguments.rounds))
-    context.__exit__(None, None, None)
-    return 1 if total.failed else 0
+    return run_models(QUANTISED, measure, rounds=11)
 
 
 if __name__ == "__main__":

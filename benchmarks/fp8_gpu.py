@@ -11,11 +11,9 @@ block: the length of the difference relative to the length of the untuned output
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,23 +21,25 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from gpu_result import ByModel
-from manager_gpu import Subject, error_of, exact_call, start_vllm
+from gpu_result import run_models
+from manager_gpu import error_of, exact_call
 from tuning_gpu import LARGE, MODELS, settle, subject_of
 
 
-def measure(subject: Subject, rounds: int) -> dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, Any]:
     from scaffold.runtime.tuning import DEFAULT, NAMES, TuningChoice, tune
 
-    towers = {name: subject.build()[0] for name in ("untuned", "tuned", "fp8")}
-    done = {name: tune(towers[name], TuningChoice(names)) for name, names in (("tuned", DEFAULT), ("fp8", NAMES))}
+    subject = subject_of(name)
+    rounds = rounds // 2 if name == "step3_vl" else rounds  # each of its calls takes ten times as long
+    towers = {way: subject.build()[0] for way in ("untuned", "tuned", "fp8")}
+    done = {way: tune(towers[way], TuningChoice(names)) for way, names in (("tuned", DEFAULT), ("fp8", NAMES))}
     outcome = done["fp8"].outcomes[-1]
     print(subject.name, outcome, flush=True)
     if not outcome.applied:
         raise RuntimeError(f"nothing runs in FP8: {outcome.refused}")
     rows = []
     large = LARGE.get(subject.name, "1288x728")
-    for seed, (name, items) in enumerate(subject.workloads.items()):
+    for seed, (workload, items) in enumerate(subject.workloads.items()):
         inputs = subject.call(items, seed)
         specs = towers["untuned"].get_encoder_cudagraph_item_specs(inputs)
         with torch.inference_mode():
@@ -49,7 +49,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
         rows.append(
             {
                 "model": subject.name,
-                "workload": name,
+                "workload": workload,
                 "tokens": sum(int(spec.output_tokens) for spec in specs),
                 "tuned_ms": round(times["tuned"], 3),
                 "fp8_ms": round(times["fp8"], 3),
@@ -99,19 +99,7 @@ def outputs_of_blocks(tower: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--models", default=",".join(MODELS))
-    options.add_argument("--rounds", type=int, default=11)
-    options.add_argument("--machine", default="")
-    arguments = options.parse_args()
-    context = start_vllm("FLASH_ATTN")
-    total = ByModel(arguments.out, arguments.machine, backend="FLASH_ATTN")
-    for name in sorted(arguments.models.split(","), key=MODELS.index):
-        rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-        total.add(name, partial(measure, subject_of(name), rounds))
-    context.__exit__(None, None, None)
-    return 1 if total.failed else 0
+    return run_models(MODELS, measure, rounds=11)
 
 
 if __name__ == "__main__":

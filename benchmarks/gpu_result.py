@@ -5,14 +5,16 @@ It knows no model and no measurement.
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import functools
 import gc
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,26 @@ def save(total: dict[str, Any], out: Path | None) -> None:
     """Write a result, or its parts so far."""
     if out is not None:
         out.write_text(json.dumps(total, indent=1) + "\n", encoding="utf-8")
+
+
+def run_models(models: Sequence[str], measure: Callable[[str, int], dict[str, Any]], rounds: int) -> int:
+    """The whole of a script that measures `models` with FLASH_ATTN: its options, and the part of each model. Gives the
+    exit status; a part may count what is `wrong` in it."""
+    from scaffold.verify.numeric.real import start_vllm, stop_vllm
+
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--models", default=",".join(models))
+    options.add_argument("--rounds", type=int, default=rounds)
+    options.add_argument("--machine", default="")
+    arguments = options.parse_args()
+    context = start_vllm("FLASH_ATTN")
+    total = ByModel(arguments.out, arguments.machine, backend="FLASH_ATTN")
+    for name in sorted(arguments.models.split(","), key=models.index):
+        part = total.add(name, functools.partial(measure, name, arguments.rounds))
+        total.failed += part.get("wrong", 0) if part else 0
+    stop_vllm(context)
+    return 1 if total.failed else 0
 
 
 class ByModel:

@@ -37,7 +37,7 @@ def serve(root: str, model: str, explicit: bool) -> None:
     """The process of one form: measure all calls for each line of stdin."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    from scaffold.verify.numeric import NumericOptions, attention, child, session
+    from scaffold.verify.numeric import attention, child, session
 
     child._import_shared({"root": root, "bytecode_cache": ""})
     import torch
@@ -50,7 +50,7 @@ def serve(root: str, model: str, explicit: bool) -> None:
     attention.set_tail("fa3")
     request = {"recipe": model, "automatic": None, "class_name": ""}
     host, config = child._build(request, child.Stages("both", types.SimpleNamespace(send=lambda *_, **__: None)))  # type: ignore[arg-type]
-    randomise(host, NumericOptions().seed)
+    randomise(host)
     process_weights(host)
     recipe = requested_recipe(request)
     sessions = session.sessions_of(recipe, False)

@@ -23,7 +23,6 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +47,7 @@ def load_recipes() -> None:
 load_recipes()
 from towers import GRIDS, Subject  # noqa: E402
 
-from scaffold.measure.bench import error_of  # noqa: E402
+from scaffold.measure.bench import captured, error_of, once  # noqa: E402
 from scaffold.measure.exact import exact_call  # noqa: E402
 from scaffold.measure.subject import DEVICE, DTYPE  # noqa: E402
 from scaffold.verify.numeric.real import start_vllm  # noqa: E402
@@ -104,14 +103,6 @@ def subject_of(label: str) -> Subject:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def once(action: Callable[[], Any]) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    action()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) * 1e3
-
-
 def settle() -> tuple[int, int]:
     """Bytes in use on the device and bytes reserved by torch, with nothing cached."""
     gc.collect()
@@ -123,15 +114,8 @@ def settle() -> tuple[int, int]:
 
 def capture_measured(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """A captured manager, with seconds and mebibytes of its capture."""
-    from vllm.distributed.parallel_state import graph_capture
-
     before = settle()
-    manager = make()
-    begin = time.perf_counter()
-    with graph_capture(device=DEVICE):
-        manager.capture(torch.cuda.graph_pool_handle())
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
+    manager, seconds = captured(make)
     after = settle()
     return manager, {
         "seconds": seconds,
@@ -145,9 +129,9 @@ def without_replay(manager: Any, ours: bool) -> Any:
     """Let a manager do everything but the replays."""
     changed = []
     if ours:
-        for captured in {id(c): c for c in manager.core.graphs.values()}.values():
-            changed.append((captured.graph, "replay", captured.graph.replay))
-            captured.graph.replay = lambda: None
+        for kept in {id(c): c for c in manager.core.graphs.values()}.values():
+            changed.append((kept.graph, "replay", kept.graph.replay))
+            kept.graph.replay = lambda: None
     else:
         for graphs in manager.budget_graphs.values():
             for meta in graphs.values():

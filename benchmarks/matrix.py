@@ -1,8 +1,8 @@
 """Fill the support matrix by running it: each cell is one model on one release, in the CPU lab.
 
     python benchmarks/matrix.py [--models A,B] [--releases X,Y] [--all]  # run missing and outdated cells
-    python benchmarks/matrix.py --render                                 # forget outdated cells, draw, run nothing
-    python benchmarks/matrix.py --check                                  # exit 1 if a picture is not what ran
+    python benchmarks/matrix.py --render                                 # forget outdated cells, write the page
+    python benchmarks/matrix.py --check                                  # exit 1 if the page is not what ran
 
 A cell generates the port into the release's tree and runs `vitcg-scaffold verify --tail all` on it: with every
 attention kernel that the model may have there, for each modality. It is *proven* (every comparison equal, no hazard),
@@ -41,7 +41,7 @@ MODELS = (*CORE, *FURTHER)
 PATCHES = ("0.20.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1")
 RELEASES = tuple(sorted([*(f"0.{minor}.0" for minor in range(20, 34)), *PATCHES], key=Version))
 MARKS = {"proven": "✅", "refused": "➖", "failed": "❌", "not run": "·"}
-COLORS = {"proven": "#2e7d32", "refused": "#9e9e9e", "failed": "#c62828", "not run": "#eeeeee"}
+PAGE = ROOT / "docs" / "matrix.md"
 
 
 @lru_cache(maxsize=1)
@@ -137,8 +137,8 @@ def state_of(cells: dict[str, Any], model: str, release: str, modality: str) -> 
     return str(cell["modalities"].get(modality, {"state": "refused"})["state"])
 
 
-def render(cells: dict[str, Any]) -> dict[Path, str]:
-    """docs/matrix.md and docs/matrix.svg from what ran."""
+def render(cells: dict[str, Any]) -> str:
+    """docs/matrix.md from what ran."""
     from scaffold.workflow import load_port
 
     rows = [(model, name) for model in MODELS for name in load_port(model).modalities]
@@ -148,8 +148,6 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
         "`make matrix` generates each port into the release's tree and runs it in the CPU lab: real classes, the",
         "release's own manager, emulated graphs, each attention kernel. A port is *proven* when it returns what the",
         "pristine tree's `embed_multimodal` returns. A cell that did not run with today's generated code is *not run*.",
-        "",
-        "![matrix](matrix.svg)",
         "",
         f"| model | modality | {' | '.join(release.removesuffix('.0') for release in RELEASES)} |",
         f"| --- | --- | {' | '.join('---' for _ in RELEASES)} |",
@@ -166,35 +164,7 @@ def render(cells: dict[str, Any]) -> dict[Path, str]:
     if reasons:
         listed = (f"* `{model}` on {', '.join(found)}: {reason}" for (model, reason), found in reasons.items())
         lines += ["## Reasons", "", *listed, ""]
-    return {ROOT / "docs" / "matrix.md": "\n".join(lines), ROOT / "docs" / "matrix.svg": draw(cells, rows)}
-
-
-def draw(cells: dict[str, Any], rows: list[tuple[str, str]]) -> str:
-    top, width, height = 30, 46, 24
-    left = 8 * max(len(f"{model} {modality}") for model, modality in rows)  # pixels of a letter in a wide font
-    across, down = left + width * len(RELEASES) + 10, top + height * len(rows) + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" width="{across}" height="{down}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{across}" height="{down}" rx="8" fill="#ffffff"/>',
-    ]
-    for column, release in enumerate(RELEASES):
-        x = left + width * column + width / 2
-        parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="middle">{release.removesuffix(".0")}</text>')
-    for row, (model, modality) in enumerate(rows):
-        y = top + height * row
-        parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{model} {modality}</text>')
-        for column, release in enumerate(RELEASES):
-            state = state_of(cells, model, release, modality)
-            parts.append(
-                f'<rect x="{left + width * column + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" '
-                f'rx="3" fill="{COLORS[state]}"><title>{model} {modality} on {release}: {state}</title></rect>'
-            )
-    for index, (state, color) in enumerate(COLORS.items()):
-        x, y = left + 110 * index, top + height * len(rows) + 12
-        parts.append(f'<rect x="{x}" y="{y}" width="14" height="14" rx="3" fill="{color}"/>')
-        parts.append(f'<text x="{x + 20}" y="{y + 12}">{state}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -202,24 +172,20 @@ def main() -> int:
     options.add_argument("--models", default=",".join(MODELS))
     options.add_argument("--releases", default=",".join(RELEASES))
     options.add_argument("--all", action="store_true", help="run every selected cell, also those that are up to date")
-    options.add_argument("--render", action="store_true", help="run nothing; forget outdated cells and draw")
-    options.add_argument(
-        "--check", action="store_true", help="run and write nothing; are the table and picture current?"
-    )
+    options.add_argument("--render", action="store_true", help="run nothing; forget outdated cells and write the page")
+    options.add_argument("--check", action="store_true", help="run and write nothing; is the page current?")
     arguments = options.parse_args()
     cells = load()
     if arguments.check:
-        stale = [path for path, text in render(cells).items() if path.read_text("utf-8") != text]
-        print(
-            *(f"{path.relative_to(ROOT)} is not what benchmarks/results/matrix.json says" for path in stale), sep="\n"
-        )
-        return 1 if stale else 0
+        stale = PAGE.read_text("utf-8") != render(cells)
+        if stale:
+            print("docs/matrix.md is not what benchmarks/results/matrix.json says")
+        return int(stale)
     from scaffold.verify.numeric import keep_warm
 
     with keep_warm():
         failed = fill(cells, arguments)
-    for path, text in render(cells).items():
-        path.write_text(text, encoding="utf-8")
+    PAGE.write_text(render(cells), encoding="utf-8")
     return 1 if failed else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine_statistics import LEVEL, TURNS
-from measured import NAMES, Page, PageError, load, low_high, page, table
+from measured import NAMES, Page, PageError, by_model, load, low_high, page, table
 
 MODES = ("eager", "vllm_graphs", "ours")
 #: Names of the models for readers.
@@ -16,7 +16,6 @@ TITLES = {
     "vllm_graphs": "vLLM's graphs",
     "ours": "ours",
     "ours_untuned": "ours, `tuning` off",
-    "our_manager_only": "our manager, vLLM's class",
 }
 VERDICTS = {"holds": "faster", "within noise": "undecided", "fails": "slower", "one engine of each": ""}
 GIB = 1 << 30
@@ -167,7 +166,7 @@ def verdicts(result: dict[str, Any]) -> str:
     kinds = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
     head = ["model", "ours against", *(f"{what}: faster, undecided, slower" for what in kinds.values())]
     lines = []
-    for model, rows in _by_model(result["rows"]):
+    for model, rows in by_model(result["rows"]).items():
         for other in _modes(rows)[:-1]:
             counts = [Counter(row[f"ours_against_{other}"][kind]["no_slower"] for row in rows) for kind in kinds]
             words = (
@@ -180,7 +179,7 @@ def verdicts(result: dict[str, Any]) -> str:
 def times(result: dict[str, Any]) -> str:
     """Machine and date, and two tables for each model: medians, and the differences of ours."""
     found = [f"vLLM {result['versions']['vllm']}, {result['machine']}, {result['date']}."]
-    for model, rows in _by_model(result["rows"]):
+    for model, rows in by_model(result["rows"]).items():
         heads = {"encoder_ms": "encoder", "engine_ms": "engine", "ms": "request"}
         kinds = [kind for kind in heads if f"ours_{kind}" in rows[0]]
         modes = _modes(rows)
@@ -363,13 +362,6 @@ def _mode(name: str) -> str:
     """`ours_2` is the second engine of `ours`."""
     head, _, number = name.rpartition("_")
     return head if number.isdigit() else name
-
-
-def _by_model(rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for model in NAMES:
-        found = [row for row in rows if row["model"] == model]
-        if found:
-            yield model, found
 
 
 def _engines(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

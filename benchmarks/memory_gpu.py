@@ -14,8 +14,8 @@ other, with `gpu_memory_utilization` 0.95 and random weights of real sizes:
 
 `unbounded` is our manager without its bound: start-up holds no memory for later, and nothing looks at what is left. It
 must run out of memory, else this check shows nothing. `vllm_graphs` is the engine without us. The exit status is 0 if
-`vllm_graphs` and `ours` pass the peaks, and 1 otherwise; the result says whether `unbounded` failed. Processes import
-vLLM together and start their engines in turn. The result is saved after each engine.
+`vllm_graphs` and `ours` pass the peaks, and 1 otherwise; the result says whether `unbounded` failed. Processes
+(`engine_process.py`) import vLLM together and start their engines in turn. The result is saved after each engine.
 
     python benchmarks/memory_gpu.py --out RESULT.json --start qwen2_5_vl,qwen2_vl --tokens 2048
 
@@ -30,34 +30,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import engine_worker
+from engine_process import Child, run_child
 from gpu_result import again, head, save
 from model_directory import MODELS, write_model
 
-#: Mode -> (plugins besides the weights, settings of our manager).
-MODES: dict[str, tuple[str, dict[str, Any]]] = {
-    "ours": (",vitcg", {}),
-    "unbounded": (",vitcg", {"plan_bytes": 256 << 20, "idle_graphs": 400}),
-    "vllm_graphs": ("", {}),
+#: As `engine_process.MODES`: encoder graphs are on, plugins besides the weights, further environment.
+MODES: dict[str, tuple[bool, str, dict[str, str]]] = {
+    "ours": (True, ",vitcg", {}),
+    "unbounded": (True, ",vitcg", {"VITCG_ENCODER_GRAPHS": '{"plan_bytes": 268435456, "idle_graphs": 400}'}),
+    "vllm_graphs": (True, "", {}),
 }
 UTILIZATION = 0.95
 SIDE, LONGEST = 28, 1024
 PEAKS = 3
 MIB = 1 << 20
-MARK = "RESULT "
 #: Managers whose start-up is measured, by the names of `stream_gpu.py`.
 WAYS = {"vllm": "vLLM's manager", "off": "ours untuned", "on": "ours tuned"}
 
@@ -147,9 +146,9 @@ def forget_bound() -> None:
     GraphSet._has_room = lambda self: True  # type: ignore[method-assign]
 
 
-def draw_sizes(number: int, seed: int = 0) -> list[tuple[int, int]]:
+def draw_sizes(number: int) -> list[tuple[int, int]]:
     """As many different widths and heights, in multiples of what the processor rounds to."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     every = [(w, h) for w in range(2, LONGEST // SIDE + 1) for h in range(2, LONGEST // SIDE + 1)]
     generator.shuffle(every)
     return [(w * SIDE, h * SIDE) for w, h in every[:number]]
@@ -184,7 +183,9 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
             max_model_len=job["tokens"],
             max_num_batched_tokens=job["tokens"],
             max_num_seqs=2,
-            **({"dtype": "float32"} if job["tiny"] else {}),
+            # A replay on the CPU is slower than eager.
+            **({"dtype": "float32", "additional_config": {"encoder_graphs": {"calibration_ms": 0, "trials": 0}}}
+               if job["tiny"] else {}),
             limit_mm_per_prompt={"image": 1, "video": 0},
             enable_prefix_caching=False,
             mm_processor_cache_gb=0,
@@ -252,79 +253,34 @@ def run_engine(job: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def engine_main(job: dict[str, Any]) -> int:
-    """Import vLLM, wait for the word, run, and print the answer."""
-    import vllm
+class Run:
+    """The requests that the parent can make of the process of one engine."""
 
-    print(f"{job['mode']}: vLLM {vllm.__version__} is imported", flush=True)
-    if sys.stdin.readline().strip() != "go":
-        return 0
-    answer = run_engine(job) | {"vllm": vllm.__version__}
-    print(MARK + json.dumps(answer, default=str), flush=True)
-    os._exit(0)  # an engine that ran out of memory may not end by itself
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+
+    def run(self) -> dict[str, Any]:
+        return run_engine(self._job)
 
 
 # -- in the process that starts them
 
 
-class Engine:
-    """A process with one engine. Its output goes to ours, line by line."""
+class Engine(Child):
+    """A process with one engine."""
 
-    def __init__(self, mode: str, job: dict[str, Any], folder: Path) -> None:
-        plugins, settings = MODES[mode]
-        if job["tiny"]:
-            settings = settings | {"calibration_ms": 0, "trials": 0}  # a replay on the CPU is slower than eager
-            plugins += f",{engine_worker.ATTENTION}" if plugins else ""
-        self.answer: dict[str, Any] = {"passed": False, "error": "no answer: the process ended or took too long"}
-        site = engine_worker.write_site(folder / "site")
-        path = [str(site), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
-        env = os.environ | (engine_worker.ON_CPU if job["tiny"] else {}) | {
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "VLLM_PLUGINS": engine_worker.PLUGIN + plugins,
-            "VITCG_ENCODER_GRAPHS": json.dumps(settings),
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "INFO"),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }  # fmt: skip
-        command = [sys.executable, __file__, "--engine", json.dumps({**job, "mode": mode})]
-        self.log = (folder / f"{mode}.log").open("w+", encoding="utf-8")
-        self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace",
-        )  # fmt: skip
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(MARK):
-                self.answer = json.loads(line.removeprefix(MARK))
-                continue
-            self.log.write(line)
-            if line.startswith("[") or "vLLM" in line[:30]:
-                print(line, end="", flush=True)
+    script, modes = __file__, MODES
 
     def run(self, limit: float) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write("go\n")
-            self.process.stdin.flush()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(limit)
+        """The answer of `run_engine`; without one, why there is none. An engine that failed has the end of its log."""
+        try:
+            release = self.receive(limit)
+            self.send("run")
+            answer = self.receive(limit) | release
+        except RuntimeError as error:
+            answer = {"passed": False, "error": str(error)}
         self.stop()
-        self.reader.join(5)
-        if not self.answer["passed"]:
-            self.log.flush()
-            self.log.seek(0)
-            self.answer["log"] = self.log.read()[-6000:]
-        return self.answer
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        return answer if answer["passed"] else {**answer, "log": self.tail(80)[-6000:]}
 
 
 def measure_starts(models: list[str], tokens: int, limit: float, out: Path | None) -> int:
@@ -351,7 +307,6 @@ def measure_starts(models: list[str], tokens: int, limit: float, out: Path | Non
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--out", type=Path)
-    options.add_argument("--engine", help=argparse.SUPPRESS)
     options.add_argument("--model", default="qwen2_5_vl")
     options.add_argument("--modes", default=",".join(MODES), help=f"of {', '.join(MODES)}")
     options.add_argument("--scale", choices=("tiny", "real"), default="real", help="tiny: on a CPU")
@@ -362,8 +317,6 @@ def main() -> int:
     options.add_argument("--machine", default="")
     options.add_argument("--start", default="", metavar="MODELS", help="measure the memory of these at start-up alone")
     arguments = options.parse_args()
-    if arguments.engine:
-        return engine_main(json.loads(arguments.engine))
     if arguments.start:
         return measure_starts(arguments.start.split(","), arguments.tokens, arguments.limit, arguments.out)
     modes = arguments.modes.split(",")
@@ -375,10 +328,11 @@ def main() -> int:
         directory = write_model(arguments.model, folder / arguments.model, arguments.scale)
         job = {
             "model": arguments.model, "directory": str(directory), "images": arguments.images,
-            "tokens": arguments.tokens, "margin": arguments.margin * MIB, "tiny": arguments.scale == "tiny",
+            "tokens": arguments.tokens, "margin": arguments.margin * MIB, "served": False,
+            "tiny": arguments.scale == "tiny",
             "largest": 64 if arguments.scale == "real" else 8,  # squared: the tokens of the processor's largest image
         }  # fmt: skip
-        engines = {mode: Engine(mode, job, folder) for mode in modes}
+        engines = {mode: Engine(mode, 0, job, folder) for mode in modes}
         try:
             for mode, engine in engines.items():
                 answer = engine.run(arguments.limit)
@@ -402,4 +356,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1].isdigit():  # the number of a socket, as `engine_process.py` has it
+        with Connection(int(sys.argv[1])) as own_channel:
+            run_child(own_channel, json.loads(sys.argv[2]), Run)
+    else:
+        sys.exit(main())

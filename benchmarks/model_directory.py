@@ -78,10 +78,10 @@ class Model:
     #: Whether vLLM must be told to run the directory's own configuration class.
     remote_code: bool = False
 
-    def prompt(self, images: int = 0, videos: int = 0, text: str = "What is in this picture?") -> str:
+    def prompt(self, images: int = 0, videos: int = 0) -> str:
         """A chat turn with so many placeholders."""
         media = self.image * images + (self.video or "") * videos
-        return f"<|im_start|>user\n{media}{text}<|im_end|>\n<|im_start|>assistant\n"
+        return f"<|im_start|>user\n{media}What is in this picture?<|im_end|>\n<|im_start|>assistant\n"
 
 
 _QWEN = {

@@ -77,13 +77,7 @@ def load_generated(folder: Path, name: str, class_name: str) -> type:
     return found
 
 
-def repeat_last(self: Any, dst: Any, src: Any) -> None:
-    """Pad offsets with their last value, so that no sequence has the rows after a batch."""
-    dst[: len(src)] = src
-    dst[len(src) :] = src[-1]
-
-
-def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, uncovered: bool) -> dict[str, Any]:
+def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int) -> dict[str, Any]:
     import torch
     from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once
     from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
@@ -96,9 +90,6 @@ def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int, un
     ours.__class__ = load_generated(ports, name, type(theirs).__name__)
 
     kinds = {"upstream": theirs, "generated": ours}
-    if uncovered:
-        kinds["uncovered"] = copy.copy(ours)
-        kinds["uncovered"].__class__ = type("Uncovered", (type(ours),), {"_pad_cu_seqlens": repeat_last})
 
     def inputs_of(items: list[Any], seed: int, video: bool) -> dict[str, Any]:
         inputs = subject.call(items, seed)
@@ -168,7 +159,6 @@ def main() -> int:
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--models", default=",".join(MODELS))
     options.add_argument("--accepted", default=",".join(ACCEPTED), help="what deployments accept")
-    options.add_argument("--uncovered", action="store_true", help="time the generated port without covered rows, too")
     options.add_argument("--rounds", type=int, default=15)
     arguments = options.parse_args()
     if arguments.generate:
@@ -184,7 +174,7 @@ def main() -> int:
     for name, accepted in wanted:
         if (name, arguments.backend) in UNSUPPORTED:
             continue
-        rest = (arguments.backend, arguments.ports, arguments.rounds, arguments.uncovered)
+        rest = (arguments.backend, arguments.ports, arguments.rounds)
         part = total.add(f"{name} {arguments.backend}, {accepted}", partial(measure, name, accepted, *rest))
         for row in part["rows"] if part is not None else ():
             total.failed += row["generated_error"] is None or not row["generated_error"] < 0.05
@@ -192,7 +182,6 @@ def main() -> int:
                 f"{row['workload']:>26} {row['tokens']:>5} tokens  eager {row['eager_ms']:>8}  "
                 f"upstream {row['upstream_ms']:>8} (error {_error(row['upstream_error'])})  "
                 f"generated {row['generated_ms']:>8} (error {_error(row['generated_error'])})"
-                + (f"  uncovered {row['uncovered_ms']:>8}" if "uncovered_ms" in row else "")
             )
     context.__exit__(None, None, None)
     return 1 if total.failed else 0

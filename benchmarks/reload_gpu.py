@@ -8,11 +8,9 @@ the meta device, and replayed graphs give what an untuned tower with the new wei
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +18,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from gpu_result import ByModel
-from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, start_vllm
+from gpu_result import run_models
+from manager_gpu import DEVICE, DTYPE, capture_measured, error_of
 from towers import Subject
 from tuning_gpu import half_step
 
@@ -47,7 +45,7 @@ def new_weights(host: Any, seed: int, checkpoint: bool) -> Iterator[tuple[str, t
             yield f"visual.{name}", value
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, Any]:
     from vllm.model_executor.model_loader.reload import layerwise
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
@@ -75,7 +73,7 @@ def measure(name: str) -> dict[str, Any]:
         get_model=lambda: host,
         **dict.fromkeys(("reset_lora_state", "reset_encoder_cache", "reset_mm_cache"), lambda: None),
     )
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         for checkpoint in (True, False):
             seed = 10 * turn + checkpoint
             begin = time.perf_counter()
@@ -122,19 +120,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser()
-    options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--models", default=",".join(MODELS))
-    options.add_argument("--machine", default="")
-    arguments = options.parse_args()
-    context = start_vllm("FLASH_ATTN")
-    total = ByModel(arguments.out, arguments.machine)
-    for name in arguments.models.split(","):
-        part = total.add(name, partial(measure, name))
-        total.failed += part["wrong"] if part else 0
-    context.__exit__(None, None, None)
-    print("wrong:", total.failed, flush=True)
-    return 1 if total.failed else 0
+    return run_models(MODELS, measure, ROUNDS)
 
 
 if __name__ == "__main__":

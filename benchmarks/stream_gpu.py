@@ -12,8 +12,6 @@ are in the result (`idle`), and part of no call.
 Towers that keep tables of earlier sizes (`functools.lru_cache`) forget them before each way of a call in the first
 pass: otherwise the way that comes first would make them for the others.
 
-The result has the work that the slowest calls of each pass did besides their own (`slow_calls.py`).
-
 The benchmark compares every result of the first pass with the model's own eager embedding. A wrong one of ours fails
 the run.
 
@@ -32,9 +30,9 @@ Streams (a fixed seed; a token is 2 x 2 patches):
 weights in a host of its own.
 
 `MODEL:served` allows videos beside the images, as `vllm serve` does, and `MODEL:images` allows none; both have as many
-items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings; `off+always` prefers no
-eager call. `--batched` bounds the tokens that the scheduler batches; the processor makes images of up to 16384 tokens.
-The models beyond the five core ones need their ports: `cut_gpu.py --generate FOLDER`, then `--ports FOLDER`.
+items in a graph as vLLM's default. `--ways` takes `vllm`, `on`, `off` and single tunings. `--batched` bounds the tokens
+that the scheduler batches; the processor makes images of up to 16384 tokens. The models beyond the five core ones need
+their ports: `cut_gpu.py --generate FOLDER`, then `--ports FOLDER`.
 
 Start-up times come from processes of their own. There an eager run of a large input comes first as in vLLM's profiling,
 and the garbage collector is frozen as in vLLM's capture. Memory comes from the process of the streams.
@@ -61,8 +59,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cut_gpu
 import torch
 from gpu_result import ByModel, again
-from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, runs_of, start_vllm
-from slow_calls import Witness
+from manager_gpu import DEVICE, DTYPE, Subject, capture_measured, error_of, once, start_vllm
 
 from scaffold.measure.subject import CONTEXT
 from scaffold.verify.numeric.cpu_imports import MissingPackages
@@ -77,8 +74,6 @@ SERVED_FRAMES = 64 * 14
 #: Tokens of the largest image that Qwen2.5-VL's processor makes.
 LARGEST_IMAGE = 16384
 SEED = 5
-#: The number of single calls in the result of a pass, the slowest of each way.
-SLOWEST = 3
 
 RESOLUTIONS = [
     (640, 480), (800, 600), (1024, 768), (1280, 720), (1280, 960), (1366, 768), (1080, 1080), (512, 512), (768, 1024),
@@ -249,13 +244,13 @@ def traffic_of(label: str, ports: Path | None, batched: int) -> Traffic | CutTra
 def towers_of(subject: Traffic | CutTraffic, ways: Sequence[str]) -> dict[str, tuple[Any, Any]]:
     """The host and configuration of each way: one for each tuning. vLLM's is the untuned one where it is the same."""
     alone = isinstance(subject, Traffic) and subject.has_defaults
-    tunings = {way: "off" if way == "vllm" and not alone else way.partition("+")[0] for way in ways}
+    tunings = {way: "off" if way == "vllm" and not alone else way for way in ways}
     # Ported modules take the place of the release's, so its own port comes first.
     built = {tuning: subject.build_for(tuning) for tuning in sorted(set(tunings.values()), key="upstream".__ne__)}
     return {way: built[tuning] for way, tuning in tunings.items()}
 
 
-def maker(way: str, towers: Mapping[str, Any], settings: Mapping[str, Any]) -> Callable[[], Any]:
+def maker(way: str, towers: Mapping[str, Any]) -> Callable[[], Any]:
     """The function that makes the manager of a way, on its tower."""
 
     def make() -> Any:
@@ -263,15 +258,9 @@ def maker(way: str, towers: Mapping[str, Any], settings: Mapping[str, Any]) -> C
 
         from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
 
-        tuning, _, always = way.partition("+")
         host, config = towers[way]
-        config.additional_config = {
-            "encoder_graphs": {
-                "tuning": {"vllm": "off", "upstream": "off", "off": "off", "on": "on"}.get(tuning, [tuning]),
-                **({"calibration_ms": 0, "trials": 0} if always else {}),
-                **settings,
-            }
-        }
+        tuning = {"vllm": "off", "upstream": "off", "off": "off", "on": "on"}.get(way, [way])
+        config.additional_config = {"encoder_graphs": {"tuning": tuning}}
         return (Theirs if way in THEIRS else Ours)(config, DEVICE, DTYPE, host)
 
     return make
@@ -285,13 +274,13 @@ def warm(subject: Traffic | CutTraffic, host: Any) -> None:
     torch.cuda.synchronize()
 
 
-def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) -> dict[str, Any]:
+def start(way: str, subject: Traffic | CutTraffic) -> dict[str, Any]:
     """Seconds and mebibytes of the capture of a way in this process, tunings included, and of our idle captures."""
     towers = towers_of(subject, [way])
     warm(subject, towers[way][0])
     gc.collect()
     gc.freeze()
-    manager, measured = capture_measured(maker(way, towers, settings))
+    manager, measured = capture_measured(maker(way, towers))
     theirs = manager.budget_graphs.values() if way in THEIRS else ()
     graphs = sum(len(graphs) for graphs in theirs) if theirs else len(manager.core.report.captured)
     budgets = manager.path_token_budgets.values()
@@ -310,9 +299,9 @@ def start(way: str, subject: Traffic | CutTraffic, settings: Mapping[str, Any]) 
     return found
 
 
-def starts(name: str, backend: str, settings: str, ways: list[str], more: list[str]) -> dict[str, Any]:
+def starts(name: str, backend: str, ways: list[str], more: list[str]) -> dict[str, Any]:
     """The start-up of every way, each in a process of its own, one after the other."""
-    command = [*again(__file__), "--models", name, "--backend", backend, "--settings", settings, *more]
+    command = [*again(__file__), "--models", name, "--backend", backend, *more]
     found = {}
     for way in ways:
         done = subprocess.run([*command, "--start", way], stdout=subprocess.PIPE, text=True, timeout=240, check=True)
@@ -350,7 +339,6 @@ def measure(
     passes: int,
     share: float,
     ways: list[str],
-    settings: Mapping[str, Any],
     cold: bool,
     streams: list[str],
 ) -> dict[str, Any]:
@@ -363,7 +351,7 @@ def measure(
     gc.freeze()
     managers, captures = {}, {}
     for way in sorted(ways):  # vLLM's comes last and finds every kernel loaded
-        managers[way], captures[way] = capture_measured(maker(way, towers, settings))
+        managers[way], captures[way] = capture_measured(maker(way, towers))
         if way not in THEIRS:
             report = managers[way].core.report
             captures[way] |= {"graphs_mb": report.device_bytes >> 20, "held_mb": report.held_bytes >> 20}
@@ -371,7 +359,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     idle = [] if cold else when_idle(managers, {"stream": None, "after_pass": 0})
     errors: dict[str, dict[str, float]] = {way: {} for way in ways}
-    chance, witness = random.Random(SEED), Witness()
+    chance = random.Random(SEED)
     tables = tables_of([host for host, _ in towers.values()])
     for stream, items in subject.streams(share).items():
         if streams and stream not in streams:
@@ -379,7 +367,6 @@ def measure(
         calls = [subject.call(one, seed) for seed, one in enumerate(items)]
         for number in range(1, passes + 1):
             spent: dict[str, list[float]] = {way: [] for way in ("eager", *ways)}
-            told: dict[str, list[dict[str, Any]]] = {way: [] for way in ("eager", *ways)}
             before = {way: managers[way].stats.as_dict() for way in ways if way not in THEIRS}
             order = chance.sample(range(len(calls)), len(calls))
             with torch.inference_mode():
@@ -397,12 +384,7 @@ def measure(
 
                         for table in tables if number == 1 else ():
                             table.cache_clear()
-                        state = witness.state()
                         spent[way].append(once(action))
-                        call = {"ms": round(spent[way][-1], 2), "items": items[position], **witness.since(state)}
-                        if way in before:
-                            call["runs"] = [graph_of(run) for run in runs_of(managers[way], inputs)]
-                        told[way].append(call)
                     if number == 1:
                         for way in ways:
                             error = error_of(results[way], results["eager"])
@@ -410,10 +392,6 @@ def measure(
             for way in ways:
                 if way not in THEIRS:
                     rows.append(row_of(name, stream, way, number, spent, before[way], managers[way]))
-                    kinds = [kind for kind in ("eager", *THEIRS, way) if told.get(kind)]
-                    eager = [call for call in told[way] if any(run.startswith("eager") for run in call["runs"])]
-                    rows[-1]["slowest_eager"] = slowest(eager)
-                    rows[-1]["slowest"] = {kind: slowest(told[kind]) for kind in kinds}
                     print(rows[-1], flush=True)
             idle += when_idle(managers, {"stream": stream, "after_pass": number})
     core = isinstance(subject, Traffic)
@@ -439,16 +417,6 @@ def measure(
     for manager in managers.values():
         manager.clear()
     return result
-
-
-def graph_of(run: Any) -> str:
-    """How one path of one batch ran."""
-    return f"eager: {run.reason}" if run.eager or run.captured is None else str(run.captured.key)
-
-
-def slowest(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The slowest calls of a pass, slowest first."""
-    return sorted(calls, key=lambda call: -call["ms"])[:SLOWEST]
 
 
 def row_of(
@@ -516,7 +484,6 @@ def main() -> int:
     options.add_argument("--share", type=float, default=1.0, help="share of the calls of each stream")
     options.add_argument("--streams", default="", help="of those of each model; all unless given")
     options.add_argument("--ways", default=",".join(WAYS))
-    options.add_argument("--settings", default="{}", help="settings of our manager, as JSON")
     options.add_argument("--start", choices=WAYS, help="only the start-up of this way")
     options.add_argument("--without-starts", action="store_true")
     options.add_argument("--cold", action="store_true", help="no idle moment between the start and the first pass")
@@ -524,25 +491,25 @@ def main() -> int:
     options.add_argument("--ports", type=Path, metavar="FOLDER", help="modules that cut_gpu.py --generate wrote")
     options.add_argument("--machine", default="")
     arguments = options.parse_args()
-    settings, ways = json.loads(arguments.settings), arguments.ways.split(",")
+    ways = arguments.ways.split(",")
     sys.meta_path.append(MissingPackages())
     context = start_vllm(arguments.backend)
     if arguments.start:
         subject = traffic_of(arguments.models, arguments.ports, arguments.batched)
-        found = start(arguments.start, subject, settings)
+        found = start(arguments.start, subject)
         import vllm
 
         print(json.dumps({**found, "vllm": vllm.__version__, "machine": torch.cuda.get_device_name()}), flush=True)
         return 0
-    total = ByModel(arguments.out, arguments.machine, settings=settings)
+    total = ByModel(arguments.out, arguments.machine)
 
     def with_starts(name: str) -> dict[str, Any]:
         more = ["--batched", str(arguments.batched)] + (["--ports", str(arguments.ports)] if arguments.ports else [])
-        started = {} if arguments.without_starts else starts(name, arguments.backend, arguments.settings, ways, more)
+        started = {} if arguments.without_starts else starts(name, arguments.backend, ways, more)
         print(name, "start", started, flush=True)
         streams = [stream for stream in arguments.streams.split(",") if stream]
         subject = traffic_of(name, arguments.ports, arguments.batched)
-        result = measure(name, subject, arguments.passes, arguments.share, ways, settings, arguments.cold, streams)
+        result = measure(name, subject, arguments.passes, arguments.share, ways, arguments.cold, streams)
         for row in result["rows"]:
             pair = (("vllm", "vllm"), ("ours", row["tuning"]))
             row["start_s"] = {kind: started[way]["seconds"] for kind, way in pair if way in started}

@@ -14,7 +14,6 @@ tunes the other. For every workload it measures:
 `rounding` is the change of the untuned tower's output when each pixel changes by at most half a bfloat16 step.
 
 For one workload of each model it also measures every tuning alone, and each Triton kernel against its reference.
-`--doubtful NAMES` gives the manager these tunings only where they alone made the graph faster.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+import torch.nn.functional as F
 from gpu_result import ByModel
 from manager_gpu import (
     DEVICE,
@@ -93,9 +93,7 @@ def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
     return {**inputs, **{name: moved(value, step) for name, value in floats.items()}}
 
 
-def measure(
-    subject: Subject, rounds: int, ceilings: Any, profiles: list[Any], doubtful: tuple[str, ...]
-) -> dict[str, Any]:
+def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -> dict[str, Any]:
     from scaffold.measure.analyse import analyse
     from scaffold.measure.runs import profile_tower
     from scaffold.runtime.tuning import NAMES, TuningChoice, tune
@@ -150,10 +148,7 @@ def measure(
             own.append(recording)
 
     begin = time.perf_counter()
-    slow = [name for name in doubtful if name in singles and singles[name]["ms"] >= singles[name]["untuned_ms"]]
-    config.additional_config = {
-        "encoder_graphs": {"tuning_check": True, "tuning": {name: name not in slow for name in NAMES}}
-    }
+    config.additional_config = {"encoder_graphs": {"tuning_check": True, "tuning": dict.fromkeys(NAMES, True)}}
     manager, captured = capture_measured(lambda: EncoderCudaGraphManager(config, DEVICE, DTYPE, host))
     captured["seconds with tuning and its check"] = time.perf_counter() - begin
     assert manager.tuned is not None
@@ -204,7 +199,6 @@ def measure(
         "single": {"workload": large, "tokens": tokens[large], "tunings": singles},
         "extra_mb": manager.tuned.extra_bytes / 2**20,
         "tuned": [str(outcome) for outcome in manager.tuned.outcomes],
-        "left_out": slow,
         "profiles": [class_times(recording) for recording in own],
         "capture": captured,
     }
@@ -293,9 +287,7 @@ def check_kernels(
 
     for dtype in (torch.bfloat16, torch.float16):
         x, w, b = (t.to(dtype) for t in (inputs, weight, bias))
-        wanted = torch.nn.functional.gelu(
-            torch.nn.functional.linear(x.double(), w.double(), b.double()), approximate="tanh"
-        )
+        wanted = F.gelu(F.linear(x.double(), w.double(), b.double()), approximate="tanh")
         compare("linear_gelu", linear_gelu(x, w, b), wanted, dtype)
     return worst
 
@@ -316,28 +308,17 @@ def sweep() -> dict[str, list[float]]:
 
     Eight weights in turn, in one graph, so that none of them is in the cache.
     """
+    from scaffold.measure.exact import Graph
+    from scaffold.measure.runs import median_ms
+
     found = {}
     for rows, inner, columns in PRODUCTS:
         x = torch.randn(rows, inner, device=DEVICE, dtype=DTYPE)
         weights = [torch.randn(columns, inner, device=DEVICE, dtype=DTYPE) / inner**0.5 for _ in range(8)]
         bias = torch.randn(columns, device=DEVICE, dtype=DTYPE)
-        with torch.inference_mode():
-            torch.nn.functional.linear(x, weights[0], bias)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                kept = [torch.nn.functional.linear(x, weight, bias) for weight in weights]
-            times = []
-            for _ in range(9):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                times.append(begin.elapsed_time(end))
-        us = statistics.median(times[2:]) / len(weights) * 1e3
+        graph = Graph(lambda x=x, weights=weights, bias=bias: [F.linear(x, weight, bias) for weight in weights])
+        us = median_ms(graph.replay, 7) / len(weights) * 1e3
         found[f"{rows} x {inner} x {columns}"] = [round(us, 1), round(2 * rows * inner * columns / us / 1e6)]
-        del kept
     return found
 
 
@@ -350,7 +331,6 @@ def main() -> int:
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--profiles", type=Path, help="keep the recordings in this file")
     options.add_argument("--models", default=",".join(MODELS))
-    options.add_argument("--doubtful", default="", help="tunings that run only where they gain alone")
     options.add_argument("--backend", default="FLASH_ATTN")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--machine", default="")
@@ -375,11 +355,10 @@ def main() -> int:
     )
     total.failed = len(wrong)
     profiles: list[Any] = []
-    doubtful = tuple(filter(None, arguments.doubtful.split(",")))
     for name in sorted(arguments.models.split(","), key=MODELS.index):
         # A call of Step3-VL takes ten times as long as the others', and wanders less.
         rounds = arguments.rounds // 2 if name == "step3_vl" else arguments.rounds
-        result = total.add(name, partial(measure, subject_of(name), rounds, ceilings, profiles, doubtful))
+        result = total.add(name, partial(measure, subject_of(name), rounds, ceilings, profiles))
         if result is None:
             continue
         rows = result["rows"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ def prove_adapter(
     tree: SourceTree | str,
     *,
     tail: Tail = "fa2",
-    progress: Callable[[str], None] | None = None,
 ) -> NumericReport:
     """Run the file `adapter` in the CPU lab of `tree` (a release such as `0.30.0` is fetched).
 
@@ -48,4 +46,4 @@ def prove_adapter(
         # An adapter has the methods of a port, whose proof has these calls.
         options=replace(request.options, edges=False),
     )
-    return check_numerics(request, progress=progress)
+    return check_numerics(request)

@@ -121,7 +121,7 @@ def crossings_of(sliced: TowerSlice) -> Iterator[Crossing]:
     for crossing in sliced.crossings:
         # The grid itself crosses only where something that needs its values could not leave the tower.
         own = not sliced.already_split and crossing.key in sliced.metadata
-        if crossing.kind is not Kind.PYTHON and not own and crossing.key not in passed - set(sliced.keys):
+        if not own and crossing.key not in passed - set(sliced.keys):
             yield crossing
     for child in sliced.children:
         yield from crossings_of(child.slice)

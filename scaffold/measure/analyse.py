@@ -93,9 +93,9 @@ def _count(shape: Iterable[int]) -> int:
     return total
 
 
-def _product_floor(size: tuple[int, int, int], ceilings: Ceilings, width: int = 2) -> float:
+def _product_floor(size: tuple[int, int, int], ceilings: Ceilings) -> float:
     rows, columns, inner = size
-    return ceilings.ms(2 * rows * columns * inner, width * (rows * inner + inner * columns + rows * columns))
+    return ceilings.ms(2 * rows * columns * inner, 2 * (rows * inner + inner * columns + rows * columns))
 
 
 def analyse(recording: Recording) -> Profile:

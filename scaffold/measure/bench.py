@@ -84,7 +84,7 @@ def _measure(
     tokens = {label: sum(len(item) for item in items) for label, items in want.items()}
     managers = {}
     for kind, make in (("vllm", Theirs), ("ours", Ours)):
-        managers[kind], seconds = _captured(partial(make, config, DEVICE, DTYPE, host))
+        managers[kind], seconds = captured(partial(make, config, DEVICE, DTYPE, host))
         note(f"{kind}: captured in {seconds:.2f} s")
     errors: dict[tuple[str, str], float] = {}
     for _ in range(2):  # in the second round, other sizes have filled the buffers
@@ -130,7 +130,7 @@ def _calls(subject: Subject, workloads: Mapping[str, Items], note: Callable[[str
     return calls
 
 
-def _captured(make: Callable[[], Any]) -> tuple[Any, float]:
+def captured(make: Callable[[], Any]) -> tuple[Any, float]:
     """A manager with its graphs, and the seconds of its capture."""
     from vllm.distributed.parallel_state import graph_capture
 
@@ -160,12 +160,17 @@ def _interleave(
                 order = [*actions]
                 shuffle(order)
                 for kind in order:
-                    torch.cuda.synchronize()
-                    begin = time.perf_counter()
-                    actions[kind]()
-                    torch.cuda.synchronize()
-                    samples.setdefault((label, kind), []).append((time.perf_counter() - begin) * 1e3)
+                    samples.setdefault((label, kind), []).append(once(actions[kind]))
     return samples
+
+
+def once(action: Callable[[], Any]) -> float:
+    """Milliseconds of a whole call, between two waits for the device."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    action()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) * 1e3
 
 
 def error_of(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:

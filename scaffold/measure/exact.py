@@ -72,7 +72,7 @@ class Graph:
     the device when a manager captures on demand.
     """
 
-    def __init__(self, forward: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, forward: Callable[[], Any]) -> None:
         with torch.inference_mode():
             for _ in range(2):
                 forward()

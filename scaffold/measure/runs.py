@@ -32,14 +32,15 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     """The rate of a large bf16 matrix product on random data, and the bandwidth of a large copy."""
     side = CEILING_SIDE
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = _median_ms(lambda: torch.mm(a, b))
+    product = median_ms(lambda: torch.mm(a, b))
     source = torch.empty(CEILING_BYTES, dtype=torch.uint8, device=device).random_(0, 255)
     target = torch.empty_like(source)
-    copy = _median_ms(lambda: target.copy_(source))
+    copy = median_ms(lambda: target.copy_(source))
     return Ceilings(2 * side**3 / product / 1e9, 2 * source.numel() / copy / 1e9)
 
 
-def _median_ms(action: Callable[[], Any], rounds: int = 10) -> float:
+def median_ms(action: Callable[[], Any], rounds: int = 10) -> float:
+    """Milliseconds on the device, after three calls that do not count."""
     for _ in range(3):
         action()
     times = []
@@ -131,11 +132,6 @@ def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[Ker
     return read_trace(stripped), attention, stripped
 
 
-def graph_ms(forward: Callable[[], Any], rounds: int = 10) -> float:
-    """The forward as a CUDA graph: median of replays."""
-    return _median_ms(Graph(forward).replay, rounds)
-
-
 def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, ceilings: Ceilings) -> Recording:
     """The recording of one call of a built tower, all paths together."""
     specs = host.get_encoder_cudagraph_item_specs(inputs)
@@ -147,7 +143,7 @@ def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, 
         base = 1 + max((k.call for k in kernels), default=-1)
         kernels += [replace(k, call=k.call + base) if k.call >= 0 else k for k in found]
         attention += calls
-        total_ms += graph_ms(forward)
+        total_ms += median_ms(Graph(forward).replay)
     import vllm
 
     versions = {"vllm": vllm.__version__, "torch": torch.__version__, "device": torch.cuda.get_device_name()}

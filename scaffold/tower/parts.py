@@ -33,7 +33,6 @@ class Kind(str, Enum):
     LENGTHS = "lengths"
     PERMUTATION = "permutation"
     HOST_BOUND = "host_bound"
-    PYTHON = "python"
 
 
 class Form(str, Enum):
@@ -228,13 +227,6 @@ class TowerSlice:
     class_members: frozenset[str] = frozenset()
     #: Parameters with a default that the metadata statements read (they are passed on to the metadata method).
     constants: tuple[Parameter, ...] = ()
-
-    def crossing(self, name: str) -> Crossing:
-        """The crossing called `name` (KeyError when there is none)."""
-        for crossing in self.crossings:
-            if crossing.name == name:
-                return crossing
-        raise KeyError(name)
 
     @property
     def moved_lines(self) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ _MEANING = {
     Kind.LENGTHS: "lengths of sequences; zero padding, None on most attention backends",
     Kind.PERMUTATION: "an index of rows; zero padding",
     Kind.HOST_BOUND: "a number on the host, fixed when the graph is captured",
-    Kind.PYTHON: "a Python value",
 }
 
 

@@ -280,13 +280,11 @@ class Program:
             return bool(bound[0]) and self._is_general(module, bound[0], seen)
         return "*" not in module.bindings or hasattr(builtins, name)
 
-    def method(self, owner: Owner, name: str, *, inherited: bool = False) -> Method | None:
-        """The method `name` of a class or of its bases in the tree; `inherited`: of its bases.
+    def method(self, owner: Owner, name: str) -> Method | None:
+        """The method `name` of a class or of its bases in the tree.
 
         A look-up keeps its result for each class on its way, since callers ask heirs of heirs one after the other.
         """
-        if inherited:
-            return next(filter(None, (self.method(base, name) for base in self.bases(owner))), None)
         heir_of: dict[int, int] = {}
         pending, found, at = [(owner, 0)], None, 0
         while pending and found is None:

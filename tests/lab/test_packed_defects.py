@@ -8,15 +8,16 @@ graphs that were captured with video enabled, and A3 those of Qwen3-VL with Flas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from probing import Probe, ProbeReport, probe_buffers
 
-from scaffold.verify.numeric import NumericRequest, Probe, ProbeReport, probe_buffers
+from scaffold.verify.numeric import NumericRequest
 from scaffold.workflow import load_port, numeric_requests
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -44,7 +45,7 @@ PROBES = (IMAGES_AFTER_VIDEO, MANY_FRAMES, FLASHINFER, ONE_FULL_IMAGE, LARGE_BUD
 # -- what a defect looks like ------------------------------------------------------------------------------------------
 
 
-def offsets(buffers: Any) -> dict[str, tuple[int, ...]]:
+def offsets(buffers: Any) -> dict[str, Sequence[int]]:
     """Cumulative offsets of all sets of sequences."""
     found = {key: buffer.values for key, buffer in buffers.items() if key.startswith("cu_")}
     assert found, "no buffer holds offsets"
@@ -67,7 +68,7 @@ def loses_a_section(report: ProbeReport) -> bool:
     return False
 
 
-def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def halves(values: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     middle = len(values) // 2
     return values[:middle], values[middle:]
 

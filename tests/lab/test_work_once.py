@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from probing import Probe, ProbeReport, probe_buffers
 
 from scaffold.protocol import SourceTree
-from scaffold.verify.numeric import Probe, ProbeReport, probe_buffers
 from scaffold.workflow import load_port, numeric_requests
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]

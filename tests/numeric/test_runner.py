@@ -179,7 +179,7 @@ def test_one_process_serves_neighbours_and_is_replaced_where_it_may_still_run(
 
 
 def interrupted(text: str) -> None:
-    """A watch that raises while a child runs."""
+    """Raises while a child runs."""
     raise KeyboardInterrupt(text)
 
 
@@ -206,9 +206,9 @@ def test_a_process_is_kept_warm_for_its_tree_only(
     with runner.keep_warm() as warm:
         assert runner.check_numerics(request_for).failure is None
         with runner.keep_warm():  # an inner one has its own, and ends it
-            assert runner.check_numerics(request_for, progress=said.append).failure is None
+            assert runner.check_numerics(request_for, watch=NoteTaker(said.append)).failure is None
         assert len(processes()) == 2
-        assert runner.check_numerics(request_for, progress=said.append).failure is None
+        assert runner.check_numerics(request_for, watch=NoteTaker(said.append)).failure is None
         assert (len(processes()), len(said)) == (2, 2), said  # the same process tells who asks now
         runner.check_numerics(other)
         runner.check_numerics(request_for)
@@ -221,7 +221,7 @@ def test_a_process_is_kept_warm_for_its_tree_only(
         runner.check_numerics(request_for)
         assert len(processes()) == 5  # it was asked nothing
         with pytest.raises(KeyboardInterrupt):
-            runner.check_numerics(request_for, progress=interrupted)
+            runner.check_numerics(request_for, watch=NoteTaker(interrupted))
         runner.check_numerics(request_for)
         assert len(processes()) == 6  # nobody knows what it was doing
         warm.close()
@@ -254,7 +254,7 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
             assert runner.check_numerics(trees[name]).failure is None
         assert len(log.read_text()) == 4
         with pytest.raises(KeyboardInterrupt):
-            runner.check_numerics(trees["b"], progress=interrupted)
+            runner.check_numerics(trees["b"], watch=NoteTaker(interrupted))
         runner.check_numerics(trees["a"])
         assert len(log.read_text()) == 4, "another tree's process stays"
         runner.check_numerics(trees["b"])
@@ -282,7 +282,7 @@ def test_a_change_that_stands_in_the_tree_is_compared_with_what_was_there(
     for warm in (nullcontext(), runner.keep_warm()):
         with warm:
             for request in (changed, request_for):
-                assert check_numerics(request, progress=said.append).failure is None
+                assert check_numerics(request, watch=NoteTaker(said.append)).failure is None
     stands = "# vllm/a/x.py\n"
     assert said == 2 * ["old" if before else stands, "new", stands]
 
@@ -312,7 +312,7 @@ def test_the_child_uses_the_packages_of_a_user_where_we_do(
     off = "str('PYTHONNOUSERSITE' in os.environ)"
     child(monkeypatch, f"ask(); say(event='progress', text={off}); say(event='report', data={json.dumps(REPORT)})")
     said: list[str] = []
-    check_numerics(request_for, progress=said.append)
+    check_numerics(request_for, watch=NoteTaker(said.append))
     assert (str(used) in said, str(not used) in said) == (False, True)
 
 
@@ -323,7 +323,7 @@ def test_everything_that_is_kept_lies_in_the_one_cache(
     body = f"ask(); say(event='progress', text=tree['bytecode_cache']); say(event='report', data={json.dumps(REPORT)})"
     child(monkeypatch, f"{body}; say(event='ended', status=0)")
     said: list[str] = []
-    check_numerics(request_for, progress=said.append)
+    check_numerics(request_for, watch=NoteTaker(said.append))
     (told,) = [text for text in said if "bytecode" in text]
     assert str(tmp_path / "cache" / "lab-bytecode") in told
 

@@ -59,6 +59,15 @@ def set_tail(tail: str) -> None:
     Counters.cut = Counters.apart = None
 
 
+def _rows_written(length: int, max_seqlen: int) -> int:
+    """The rows of a sequence that a kernel writes: none of one without rows. Counts what was seen."""
+    Counters.negative_lengths += length < 0
+    Counters.sequences += length > 0
+    if length > max_seqlen:
+        Counters.cut = length, max_seqlen
+    return max(min(length, max_seqlen), 0)
+
+
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -109,16 +118,10 @@ def _varlen_attention(
     rows = q.shape[0]
     for start, end in pairwise(offsets):
         length = end - start
-        if length < 0:
-            Counters.negative_lengths += 1
-        if length <= 0:
+        if not (written := _rows_written(length, max_seqlen)):
             continue
-        Counters.sequences += 1
         if start < 0 or end > rows:
             raise IndexError(f"attention sequence [{start}, {end}) reaches outside the {rows} rows of the tensor")
-        written = min(length, max_seqlen)
-        if written < length:
-            Counters.cut = length, max_seqlen
         # Keys beyond max_seqlen are read all the same: kernels loop over the keys by the sequence's own length.
         result = _attend(q[start : start + written], k[start:end], v[start:end], scale)
         if Counters.whole_tiles:
@@ -177,19 +180,13 @@ def _prefill_attention(
     for length, first, first_v in zip(
         lengths.flatten().tolist(), offsets.flatten().tolist(), offsets_v.flatten().tolist(), strict=False
     ):
-        if length < 0:
-            Counters.negative_lengths += 1
-        if length <= 0:
+        if not (written := _rows_written(length, max_seqlen)):
             continue
-        Counters.sequences += 1
         start, start_v, rows = first // row, first_v // v.stride(0), q.shape[0]
         if start != start_v:
             Counters.apart = start, start_v
         if first % row or first_v % v.stride(0) or max(start, start_v) + length > rows:
             raise IndexError(f"{length} rows from the elements {first} and {first_v} are no sequence of {rows} rows")
-        written = min(length, max_seqlen)
-        if written < length:
-            Counters.cut = length, max_seqlen
         members = slice(start, start + written)
         out[members] = _attend(q[members], k[members], v[start_v : start_v + written], scale).to(out.dtype)
 
@@ -245,16 +242,10 @@ def _window_attention(
     out: torch.Tensor,
 ) -> None:
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        if length < 0:
-            Counters.negative_lengths += 1
-        if length <= 0:
+        if not (written := _rows_written(length, max_seqlen)):
             continue
-        Counters.sequences += 1
         if start < 0 or start + length > q.shape[0]:
             raise IndexError(f"attention sequence [{start}, {start + length}) reaches outside the {q.shape[0]} rows")
-        written = min(length, max_seqlen)
-        if written < length:
-            Counters.cut = length, max_seqlen
         rows = slice(start, start + length)
         queries, keys, values = (_all_heads(x[rows], q).transpose(0, 1) for x in (q, k, v))
         scores = torch.matmul(queries, keys.transpose(1, 2)) * scale

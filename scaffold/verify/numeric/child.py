@@ -5,9 +5,8 @@ Each further line is a request, served in a fork, so that no request sees what a
 
 Roles: `both` checks a tree against itself. `pair` forks once more: the fork computes the oracle from the pristine tree
 while the request goes on with the changed one. `oracle` and `check` are the halves of `pair` for a change to a module
-that the shared import needs; they run in processes of their own and meet at the exchange file. `probe` compares
-nothing: it looks at buffers. `record` compares nothing either: it writes down the calls of a model. Whatever vLLM
-prints goes to stderr.
+that the shared import needs; they run in processes of their own and meet at the exchange file. `record` compares
+nothing: it writes down the calls of a model. Whatever vLLM prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -107,8 +106,6 @@ def _serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
         _check_changed(request, wait, events, stages)
     elif any(name in sys.modules for name in request["changed_modules"]):
         events.send("shared")
-    elif role == "probe":
-        _probe(request, events, stages)
     else:
         _serve_pair(request, events, stages)
 
@@ -117,24 +114,6 @@ def wait_for_oracle(request: dict[str, Any]) -> None:
     """Returns when the other process has written the oracle. The parent ends this process when the oracle fails."""
     while not Path(request["exchange"]).exists():
         time.sleep(0.05)
-
-
-def _probe(request: dict[str, Any], events: Events, stages: Stages) -> None:
-    """Look at the buffers of the changed tree, or of the tree itself where nothing is changed."""
-    from scaffold.verify.numeric import probe
-    from scaffold.verify.numeric.cpu_imports import switch_tree
-    from scaffold.verify.numeric.recipes.base import process_weights, randomise
-    from scaffold.verify.numeric.recipes.found import requested_recipe
-
-    if request["changed_modules"]:
-        switch_tree(Path(request["root"]), Path(request["changed_root"]))
-    host, config = _build(request, stages, request["host"])
-    stages.stage = "probe"
-    randomise(host, request["options"]["seed"])
-    process_weights(host)
-    roots = [request["root"], request["changed_root"]]
-    reports = [probe.run_probe(roots, host, config, requested_recipe(request), asked) for asked in request["probes"]]
-    events.send("probed", data=reports)
 
 
 def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
@@ -151,7 +130,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     host, _ = _build(request, stages)
     demand_class(host, request["class_name"])
     stages.stage = "record"
-    randomise(host, request["options"]["seed"])
+    randomise(host)
     process_weights(host)
     recipe = requested_recipe(request)
     for line in recipe.basis:
@@ -228,11 +207,11 @@ def _check_changed(request: dict[str, Any], wait: Callable[[], bool], events: Ev
         # How the model is built is known when the other process has found it out.
         if not wait():
             return
-        recipe.recall(_load_oracle(request)["facts"])
+        recipe.recall(load_oracle(request)["facts"])
     built = _build(request, stages, request["host"])
     stages.stage = "weights"
     if recipe.learns or wait():
-        _check(request, _read_oracle(request, built[0], stages), built, events, stages)
+        _check(request, read_oracle(request, built[0], stages), built, events, stages)
 
 
 def _import_shared(tree: dict[str, Any]) -> None:
@@ -269,48 +248,62 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
 
 
 def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
-    """Weights, inputs and the tree's own embeddings of every case."""
+    """`oracle_of` a model as it was made, and what its recipe says of it."""
+    from scaffold.verify.numeric import session
+    from scaffold.verify.numeric.recipes.found import requested_recipe
+
+    stages.stage = "oracle"
+    for line in requested_recipe(request).basis:
+        stages.tell("basis", text=line)
+    return oracle_of(request, host, lambda inputs: session.embed(host, inputs))
+
+
+def oracle_of(request: dict[str, Any], host: Any, embed: Callable[[Any], list[Any]]) -> dict[str, Any]:
+    """Random weights for a model, inputs of every case, and what `embed` makes of them: all on the host."""
     from scaffold.verify.numeric import session
     from scaffold.verify.numeric.recipes.base import process_weights, randomise
     from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    stages.stage = "oracle"
-    seed = request["options"]["seed"]
-    randomise(host, seed)
-    weights = {name: value.clone() for name, value in host.state_dict().items()}
+    randomise(host)
+    weights = {name: value.cpu().clone() for name, value in host.state_dict().items()}
     process_weights(host)
     recipe = requested_recipe(request)
-    for line in recipe.basis:
-        stages.tell("basis", text=line)
     sessions = session.sessions_of(recipe, request["options"]["edges"], request["options"]["short"])
-    inputs = session.make_inputs(recipe, sessions, request["modalities"], seed)
-    oracle = {key: session.embed(host, value) for key, value in inputs.items()}
+    inputs = session.make_inputs(recipe, sessions, request["modalities"])
+    oracle = {key: embed(value) for key, value in inputs.items()}
     reject_degenerate(oracle)
     return {"weights": weights, "inputs": inputs, "oracle": oracle, "facts": recipe.facts()}
 
 
 def _write_oracle(request: dict[str, Any], stages: Stages) -> None:
+    host, _ = _build(request, stages)
+    keep_oracle(request, _make_oracle(request, host, stages))
+
+
+def keep_oracle(request: dict[str, Any], data: dict[str, Any]) -> None:
+    """Write the exchange file, whole or not at all."""
     import torch
 
-    host, _ = _build(request, stages)
     torch.serialization.set_crc32_options(False)  # sums of what stays on this machine: 3 s for Step3-VL's pixels
     unfinished = Path(request["exchange"] + ".part")
-    torch.save(_make_oracle(request, host, stages), unfinished)
+    torch.save(data, unfinished)
     unfinished.replace(request["exchange"])
 
 
-def _load_oracle(request: dict[str, Any]) -> dict[str, Any]:
+def load_oracle(request: dict[str, Any]) -> dict[str, Any]:
+    """The content of the exchange file."""
     import torch
 
     data: dict[str, Any] = torch.load(request["exchange"], weights_only=True, mmap=True)
     return data
 
 
-def _read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
+def read_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
+    """The same, where the model gets its weights."""
     from scaffold.verify.numeric.recipes.base import process_weights
 
     stages.stage = "weights"
-    data = _load_oracle(request)
+    data = load_oracle(request)
     host.load_state_dict(data["weights"], strict=True)
     process_weights(host)
     return data
@@ -337,7 +330,7 @@ def _check(
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)
     announce = Announcer(bench, events)
-    if request["role"] != "both" and options["eager_identity"]:
+    if request["role"] != "both":
         stages.stage = "eager"
         session.check_eager_identity(bench, sessions)
         announce.settled(sessions)

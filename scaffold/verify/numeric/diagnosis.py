@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -49,7 +50,7 @@ def wrapped(owner: Any, **wrappers: Callable[..., Any]) -> Iterator[None]:
     present = {name: wrapper for name, wrapper in wrappers.items() if hasattr(owner, name)}
     outer = {name: vars(owner)[name] for name in present if name in vars(owner)}
     for name, wrapper in present.items():
-        setattr(owner, name, bind(wrapper, getattr(owner, name)))
+        setattr(owner, name, partial(wrapper, getattr(owner, name)))
     try:
         yield
     finally:
@@ -57,11 +58,6 @@ def wrapped(owner: Any, **wrappers: Callable[..., Any]) -> Iterator[None]:
             delattr(owner, name)  # the class's own method is behind it
             if name in outer:
                 setattr(owner, name, outer[name])
-
-
-def bind(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original` with `wrapper(original, ...)` in its place."""
-    return lambda *args, **kwargs: wrapper(original, *args, **kwargs)
 
 
 def _argument(method: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -21,8 +21,6 @@ BUDGETS = "budgets"
 #: Packages whose files are cited from their own name on.
 _PACKAGES = ("vllm", "transformers")
 
-Resize = Callable[[int, int, int, int], tuple[int, int]]
-
 
 def where(thing: Any) -> str:
     """`file:line` of a function or class, or of the code that it wraps."""
@@ -188,14 +186,14 @@ class TileRange:
 
 
 def tile_sessions(
-    found: Sequence[TileRange], tokens: Callable[[int], int], each: int, *, items: int = 4, several_paths: bool = False
+    found: Sequence[TileRange], tokens: Callable[[int], int], each: int, *, several_paths: bool = False
 ) -> tuple[Session, ...]:
     """Managers and calls at the edges of numbers of tiles.
 
     `tokens` gives those of an item and `each` those of a tile. With `several_paths` an item above a budget may still be
     replayed on one of them; such a model's tiles are large, so there each edge is one call.
     """
-    most = max(kind.counts[-1] for kind in found)
+    most, items = max(kind.counts[-1] for kind in found), 4
     smallest = max(tokens(min(kind.counts[0] for kind in found)), items)
     whole, short = [], []
     for kind in found:

@@ -26,7 +26,10 @@ from scaffold.verify.numeric.child import (
     Events,
     Stages,
     demand_class,
-    reject_degenerate,
+    keep_oracle,
+    load_oracle,
+    oracle_of,
+    read_oracle,
     wait_for_oracle,
 )
 
@@ -246,38 +249,35 @@ def _pools(graphs: Any) -> set[Any]:
 
 def run_request(machine: Machine, request: dict[str, Any], events: Events, stages: Stages) -> None:
     """The oracle into the exchange file, or the check and its report."""
-    import torch
-
-    from scaffold.verify.numeric.recipes.base import process_weights, randomise
+    from scaffold.verify.numeric import session
     from scaffold.verify.numeric.recipes.found import requested_recipe
 
-    recipe = requested_recipe(request)
-    role, seed = request["role"], request["options"]["seed"]
+    recipe, role = requested_recipe(request), request["role"]
+    host_class = None if role == "oracle" else request["host"]
     stages.stage = "import"
-    recipe.load_class(None if role == "oracle" else request["host"])
+    recipe.load_class(host_class)
     stages.stage = "build"
     if role == "check" and recipe.learns:
         wait_for_oracle(request)
-        recipe.recall(torch.load(request["exchange"], weights_only=True)["facts"])
-    host, config = build(machine, recipe, None if role == "oracle" else request["host"])
+        recipe.recall(load_oracle(request)["facts"])
+    host, config = build(machine, recipe, host_class)
     if role != "oracle":
         demand_class(host, request["class_name"])
-    if role != "check":
-        stages.stage = "oracle"
-        randomise(host, seed)
-        data = make_oracle(machine, recipe, host, request)
-        if role == "oracle":
-            unfinished = Path(request["exchange"] + ".part")
-            torch.save(data, unfinished)
-            unfinished.replace(request["exchange"])
-            return
-    else:
+    if role == "check":
         stages.stage = "weights"
         wait_for_oracle(request)
-        data = torch.load(request["exchange"], weights_only=True)
-        host.load_state_dict(data["weights"], strict=True)
-        process_weights(host)
+        data = read_oracle(request, host, stages)
+    else:
+        stages.stage = "oracle"
+
+        def embed(inputs: Any) -> list[Any]:
+            return [tensor.cpu() for tensor in session.embed(host, machine.placed(recipe, inputs))]
+
+        data = oracle_of(request, host, embed)
+        if role == "oracle":
+            return keep_oracle(request, data)
     events.send("report", data=compare_all(machine, recipe, host, config, data, request, events, stages))
+    return None
 
 
 def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, Any]:
@@ -294,24 +294,6 @@ def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, A
         torch.set_default_dtype(before)
     config.model_config.dtype = machine.dtype
     return host.to(machine.device).eval().requires_grad_(False), config
-
-
-def make_oracle(machine: Machine, recipe: Any, host: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Weights, inputs and eager embeddings of every case, on the host."""
-    from scaffold.verify.numeric import session
-    from scaffold.verify.numeric.recipes.base import process_weights
-
-    weights = {name: value.detach().cpu().clone() for name, value in host.state_dict().items()}
-    process_weights(host)
-    options = request["options"]
-    sessions = session.sessions_of(recipe, options["edges"])
-    inputs = session.make_inputs(recipe, sessions, request["modalities"], options["seed"])
-    oracle = {
-        key: [tensor.cpu() for tensor in session.embed(host, machine.placed(recipe, value))]
-        for key, value in inputs.items()
-    }
-    reject_degenerate(oracle)
-    return {"weights": weights, "inputs": inputs, "oracle": oracle, "facts": recipe.facts()}
 
 
 def compare_all(

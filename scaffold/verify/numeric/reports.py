@@ -16,7 +16,6 @@ from scaffold.diagnostics import Diagnostic
 Tail = Literal["fa2", "fa3", "cudnn"]
 #: For readers: FlashAttention's kernels differ in the rows after a sequence's end.
 TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tails", "cudnn": "FlashInfer's attention"}
-Progress = Callable[[str], None]
 #: Causes that a failed check names, word for word: `scaffold.fix` asks for them.
 ROUND_UP = "the capture must round up"
 FROZEN = "but max_seqlen was frozen at"
@@ -34,7 +33,6 @@ SETTINGS = ("VLLM_", "TORCH", "PYTORCH_", "VITCG_ENCODER", "NVIDIA_TF32")
 class NumericOptions:
     """The checks beyond "a replay equals `embed_multimodal`".
 
-    `eager_identity` asks that eager results of the changed tree are bit-identical to the pristine ones.
     Five are behaviours that hand-written implementations miss: precomputed embeddings, nested data parallelism, a
     context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
@@ -43,7 +41,6 @@ class NumericOptions:
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
-    eager_identity: bool = True
     image_embeds: bool = False
     data_parallel_switch: bool = False
     min_budget_above_max: bool = False
@@ -52,7 +49,6 @@ class NumericOptions:
     edges: bool = False
     short: bool = False
     counts_units: bool = False
-    seed: int = 0
     timeout_s: float = 240.0
 
 
@@ -106,77 +102,6 @@ class NumericRequest:
     def title(self) -> str:
         """The first line of its report in the CPU lab."""
         return f"{self.recipe} on {self.release or 'the tree'}, {TAILS[self.tail]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A look at an implementation's buffers: one manager with one budget, whose graph leaves the tower out.
-
-    `budget` is in output tokens; `max_items` and `max_frames` are the manager's limits (None: the model's own default,
-    0: no video). `items` are served once after the capture, sizes in the recipe's terms. `backend` is a name of vLLM's
-    `AttentionBackendEnum`, given to the tower: buffers differ by backend, and no kernel runs.
-    """
-
-    budget: int
-    max_items: int
-    max_frames: int | None = None
-    modality: str = "image"
-    items: tuple[Any, ...] = ()
-    backend: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSnapshot:
-    """A tensor that a graph reads. `values` only of integer tensors of at most one dimension."""
-
-    shape: tuple[int, ...]
-    values: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
-    """The findings of a `Probe`.
-
-    `captured` are the buffers as the implementation made them, `replayed` what it returned for the last replay, and
-    `served` the captured buffers after the release's manager put the replay there. `grids` were handed to the tower's
-    metadata method for the capture. `results` counts what `execute` returned, `tower_calls` how often it entered the
-    tower. `selected` holds the length of each input after a selection of no items, and `replay_of_none` what preparing
-    a replay of that selection raised. `error` is what the capture or `execute` raised, with its stage in front.
-    """
-
-    captured: Mapping[str, BufferSnapshot] = field(default_factory=dict)
-    replayed: Mapping[str, BufferSnapshot] = field(default_factory=dict)
-    served: Mapping[str, BufferSnapshot] = field(default_factory=dict)
-    grids: tuple[tuple[int, ...], ...] = ()
-    results: int = 0
-    hits: int = 0
-    misses: int = 0
-    tower_calls: int = 0
-    selected: Mapping[str, int] = field(default_factory=dict)
-    replay_of_none: str = ""
-    error: str = ""
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ProbeReport:
-        def buffers(found: Mapping[str, Any]) -> dict[str, BufferSnapshot]:
-            return {
-                key: BufferSnapshot(tuple(shape), None if values is None else tuple(values))
-                for key, (shape, values) in found.items()
-            }
-
-        return cls(
-            captured=buffers(data["captured"]),
-            replayed=buffers(data["replayed"]),
-            served=buffers(data["served"]),
-            grids=tuple(tuple(grid) for grid in data["grids"]),
-            results=data["results"],
-            hits=data["hits"],
-            misses=data["misses"],
-            tower_calls=data["tower_calls"],
-            selected=data["selected"],
-            replay_of_none=data["replay_of_none"],
-            error=data["error"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,15 +452,15 @@ class Watch(Protocol):
 class NoteTaker:
     """A `Watch` that hands on the steps, and nothing else."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self._progress = progress
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell = tell
 
     def started(self, request: NumericRequest) -> None:
         return None
 
     def note(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress(text)
+        if self._tell is not None:
+            self._tell(text)
 
     def basis(self, text: str) -> None:
         return None

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,50 +32,27 @@ from scaffold.verify.numeric.reports import (
     NoteTaker,
     NumericReport,
     NumericRequest,
-    Probe,
-    ProbeReport,
-    Progress,
     Property,
     Watch,
 )
 from scaffold.watch import Recording
 
 
-def check_numerics(request: NumericRequest, *, progress: Progress | None = None) -> NumericReport:
+def check_numerics(request: NumericRequest, *, watch: Watch | None = None) -> NumericReport:
     """Run the lab and report what was compared.
 
     A defect of the change under test is a failed report, also when it crashes or hangs the process. A request that
     makes no sense raises `DiagnosticError` (VCG659 unknown recipe, VCG663 overlay path, VCG656 not a vLLM tree).
     """
-    return check_numerics_all((request,), progress=progress)[0]
+    return check_numerics_all((request,), watch=watch)[0]
 
 
-def check_numerics_all(
-    requests: Iterable[NumericRequest], *, progress: Progress | None = None, watch: Watch | None = None
-) -> tuple[NumericReport, ...]:
-    """`check_numerics` for many requests, in order. Neighbours with the same pristine tree share one import of it.
-
-    `progress` is told each step, `watch` all that happens.
-    """
+def check_numerics_all(requests: Iterable[NumericRequest], *, watch: Watch | None = None) -> tuple[NumericReport, ...]:
+    """`check_numerics` for many requests, in order. Neighbours with the same pristine tree share one import of it."""
     reports: list[NumericReport] = []
     for (tree, before), group in groupby(requests, key=lambda request: (_Tree.of(request), request.before)):
-        with _bench_of(tree, watch or NoteTaker(progress), before) as bench:
+        with _bench_of(tree, watch or NoteTaker(), before) as bench:
             reports += [bench.check(request) for request in group]
-    return tuple(reports)
-
-
-def probe_buffers(
-    requests: Iterable[tuple[NumericRequest, Sequence[Probe]]], *, progress: Progress | None = None
-) -> tuple[tuple[ProbeReport, ...], ...]:
-    """The buffers of captures and what replays put there, without running a tower: one tuple per request, in order.
-
-    Only `tree`, `overlay`, `recipe`, `host` and the time limit of a request matter. An exception of an implementation
-    is part of its report; a child that fails otherwise raises its `DiagnosticError`.
-    """
-    reports: list[tuple[ProbeReport, ...]] = []
-    for tree, group in groupby(requests, key=lambda pair: _Tree.of(pair[0])):
-        with _bench_of(tree, NoteTaker(progress)) as bench:
-            reports += [bench.probe(request, probes) for request, probes in group]
     return tuple(reports)
 
 
@@ -249,26 +226,6 @@ class _Bench:
         finally:
             shutil.rmtree(directory)
 
-    def probe(self, request: NumericRequest, probes: Sequence[Probe]) -> tuple[ProbeReport, ...]:
-        directory = self._lay_out(request)
-        first = self._child()
-        try:
-            first.ask(request, "probe", directory, probes)
-            message = first.wait_for("probed", "shared")
-            first.wait_for("ended")
-            if message["event"] == "shared":
-                second = _Child(directory / "changed", directory, self._watch)
-                try:
-                    second.ask(replace(request, overlay={}), "probe", directory, probes)
-                    message = second.wait_for("probed")
-                finally:
-                    second.stop()
-        except _ChildFailed as failed:
-            raise DiagnosticError(failed.diagnostic) from None
-        finally:
-            shutil.rmtree(directory)
-        return tuple(ProbeReport.from_json(data) for data in message["data"])
-
     def record(self, request: NumericRequest) -> Recording:
         directory = self._lay_out(request)
         child = self._child()
@@ -380,7 +337,7 @@ class _Child:
         """The variables of the child."""
         return {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
 
-    def ask(self, request: NumericRequest, role: str, directory: Path, probes: Sequence[Probe] = ()) -> None:
+    def ask(self, request: NumericRequest, role: str, directory: Path) -> None:
         """Hand over one request; its time limit starts now."""
         self._request = request
         self._busy = True
@@ -399,7 +356,6 @@ class _Child:
                 "modalities": list(request.modalities),
                 "tail": request.tail,
                 "options": asdict(request.options),
-                "probes": [asdict(probe) for probe in probes],
             }
         )
 
@@ -546,7 +502,6 @@ _DID_NOT = {
     "oracle": "cannot embed the inputs",
     "eager": "cannot embed the inputs",
     "protocol": "cannot be captured",
-    "probe": "cannot be captured",
     "record": "cannot be recorded",
 }
 
@@ -557,7 +512,7 @@ def _failed(role: str, stage: str) -> str:
         return "vLLM does not import"
     if _is_pristine(role, stage):
         return f"the pristine model {_DID_NOT[stage]}"
-    model = "the model" if role in ("both", "probe") else "the changed model"
+    model = "the model" if role == "both" else "the changed model"
     return f"{model} {_DID_NOT.get(stage, 'raised while graphs were captured or replayed')}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session
 
 
 class Aria(Recipe):
@@ -23,14 +23,7 @@ class Aria(Recipe):
         from transformers import AriaConfig, AriaTextConfig
         from transformers.models.idefics3 import Idefics3VisionConfig
 
-        vision = Idefics3VisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            image_size=56,
-            patch_size=14,
-        )
+        vision = Idefics3VisionConfig(**TOWER, image_size=56, patch_size=14)
         vision.model_type = "idefics3_vision"
         text = AriaTextConfig(hidden_size=self.hidden_size, num_hidden_layers=1, num_attention_heads=2, vocab_size=99)
         return AriaConfig(vision_config=vision, text_config=text, projector_patch_to_query_dict={16: 5, 4: 3})

@@ -18,6 +18,10 @@ from torch import nn
 
 from scaffold.tower import adapt
 
+#: Tiny sizes of a tower and of a language model, by the names that most classes of configurations have for them.
+TOWER = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+TEXT = {"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
+
 #: One item's size, in the model's own terms: a tile count, or a grid `(t, h, w)` in patches.
 Item = Any
 
@@ -319,7 +323,7 @@ def stacked(items: Sequence[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
     return torch.stack(list(items)) if len({item.shape for item in items}) == 1 else list(items)
 
 
-def randomise(host: nn.Module, seed: int) -> None:
+def randomise(host: nn.Module, seed: int = 0) -> None:
     """Give every parameter values of a useful size: matrices keep the variance, biases and norms are not trivial.
 
     The order of parameters decides the values, so a changed tree loads the pristine tree's values instead.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import LanguageModel
+from scaffold.verify.numeric.recipes.base import TOWER, LanguageModel
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -22,14 +22,7 @@ class Cosmos3Edge(PackedGrid):
     def model_config(self) -> Any:
         from transformers import PretrainedConfig, Siglip2VisionConfig
 
-        vision = Siglip2VisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            num_patches=64,
-            patch_size=PATCH,
-        )
+        vision = Siglip2VisionConfig(**TOWER, num_patches=64, patch_size=PATCH)
         vision.spatial_merge_size = MERGE
         text = PretrainedConfig(hidden_size=self.hidden_size)
         return SimpleNamespace(vision_config=vision, text_config=text, projector_hidden_size=40)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
 
 
 def small_sam(**settings: Any) -> nn.Module:
@@ -58,7 +58,7 @@ class DeepseekOCR(Recipe):
     def stand_ins(self) -> dict[str, Any]:  # type: ignore[override]
         from transformers import CLIPVisionConfig
 
-        small = {"hidden_size": self.width, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+        small = {**TOWER, "hidden_size": self.width}
         return {
             "build_sam_vit_b": lambda: small_sam(last_conv_output=self.width),
             "CLIPVisionConfig": lambda **given: CLIPVisionConfig(**given | small),

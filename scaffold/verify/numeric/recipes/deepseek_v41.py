@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel
+from scaffold.verify.numeric.recipes.base import TOWER, Item, LanguageModel
 from scaffold.verify.numeric.recipes.deepseek_v4 import MERGE, PATCH, DeepseekV4, token_grid
 
 
@@ -37,9 +37,7 @@ class DeepseekV41(DeepseekV4):
         return DeepseekV41Config(
             text_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1},
             vision_config={
-                "hidden_size": 48,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
+                **TOWER,
                 "num_attention_heads": 2,
                 "patch_size": PATCH,
                 "downsample_ratio": MERGE,

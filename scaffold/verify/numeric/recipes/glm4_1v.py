@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaffold.verify.numeric.recipes.base import Case, Session
-from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+from scaffold.verify.numeric.recipes.packed import GRID_TOWER, PATCH, PackedGrid
 
 
 class Glm4v(PackedGrid):
@@ -27,15 +27,11 @@ class Glm4v(PackedGrid):
 
         config = Glm4vConfig()
         config.vision_config = Glm4vVisionConfig(
+            **GRID_TOWER,
             depth=2,
             hidden_size=32,
             hidden_act="silu",
-            num_heads=2,
-            in_channels=CHANNELS,
             image_size=4 * PATCH,
-            patch_size=PATCH,
-            spatial_merge_size=MERGE,
-            temporal_patch_size=TEMPORAL_PATCH,
             out_hidden_size=self.hidden_size,
             intermediate_size=48,
         )

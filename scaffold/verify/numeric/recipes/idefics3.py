@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session, one_to_eight
 
 
 class Idefics3(Recipe):
@@ -31,22 +31,8 @@ class Idefics3(Recipe):
         from transformers import Idefics3Config, LlamaConfig
 
         return Idefics3Config(
-            vision_config={
-                "hidden_size": 48,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 3,
-                "image_size": self._SIDE,
-                "patch_size": self._PATCH,
-            },
-            text_config=LlamaConfig(
-                hidden_size=self.hidden_size,
-                intermediate_size=64,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                vocab_size=99,
-                pad_token_id=0,
-            ),
+            vision_config={**TOWER, "image_size": self._SIDE, "patch_size": self._PATCH},
+            text_config=LlamaConfig(**TEXT, hidden_size=self.hidden_size, pad_token_id=0),
             scale_factor=2,
             tie_word_embeddings=False,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+from scaffold.verify.numeric.recipes.packed import GRID_TOWER, MERGE, PackedGrid
 
 
 class KananaV(PackedGrid):
@@ -22,16 +22,7 @@ class KananaV(PackedGrid):
         from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
 
         vision = Qwen2VLVisionConfig(
-            depth=3,
-            embed_dim=48,
-            hidden_size=self.hidden_size,
-            hidden_act="quick_gelu",
-            mlp_ratio=2,
-            num_heads=2,
-            in_channels=CHANNELS,
-            patch_size=PATCH,
-            spatial_merge_size=MERGE,
-            temporal_patch_size=TEMPORAL_PATCH,
+            **GRID_TOWER, depth=3, embed_dim=48, hidden_size=self.hidden_size, hidden_act="quick_gelu", mlp_ratio=2
         )
         projector = PretrainedConfig(
             encoder_hidden_size=48,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaffold.verify.numeric.recipes.base import TOWER
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -22,10 +23,7 @@ class Keye(PackedGrid):
 
         config = PretrainedConfig(hidden_size=self.hidden_size)
         config.vision_config = PretrainedConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
+            **(TOWER | {"num_attention_heads": 2}),
             num_channels=CHANNELS,
             image_size=8 * PATCH,
             patch_size=PATCH,

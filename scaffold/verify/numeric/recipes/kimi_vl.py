@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from scaffold.verify.numeric.recipes.base import TOWER
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -32,13 +33,11 @@ class KimiVL(PackedGrid):
 
         return KimiVLConfig(
             vision_config={
+                **TOWER,
+                "num_attention_heads": 2,
                 "patch_size": PATCH,
                 "init_pos_emb_height": 8,
                 "init_pos_emb_width": 8,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 2,
-                "hidden_size": 48,
-                "intermediate_size": 64,
                 "merge_kernel_size": (MERGE, MERGE),
             },
             text_config={"hidden_size": self.hidden_size, "num_hidden_layers": 1, "vocab_size": 99},

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session, one_to_eight
 
 PATCH = 4
 CHANNELS = 3
@@ -44,14 +44,12 @@ class Lfm2VL(Recipe):
 
         config = Lfm2VlConfig(
             vision_config={
+                **TOWER,
+                "num_attention_heads": 2,
                 "model_type": "siglip2_vision_model",
                 "patch_size": PATCH,
                 "num_channels": CHANNELS,
                 "num_patches": 64,
-                "hidden_size": 48,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
             },
             text_config={"model_type": "lfm2", "hidden_size": self.hidden_size, "num_hidden_layers": 1},
             downsample_factor=MERGE,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER
 from scaffold.verify.numeric.recipes.one_image import OneImage
 
 
@@ -23,21 +24,9 @@ class Llava(OneImage):
         from transformers import CLIPVisionConfig, LlamaConfig
 
         vision = CLIPVisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            projection_dim=48,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            image_size=self.SIDE,
-            patch_size=14,
+            **(TOWER | {"num_hidden_layers": 3}), projection_dim=48, image_size=self.SIDE, patch_size=14
         )
-        text = LlamaConfig(
-            hidden_size=self.hidden_size,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            vocab_size=99,
-        )
+        text = LlamaConfig(**TEXT, hidden_size=self.hidden_size)
         return {"vision_config": vision, "text_config": text}
 
     def fields(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight, stacked
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session, one_to_eight, stacked
 
 
 class LlavaNext(Recipe):
@@ -29,21 +29,9 @@ class LlavaNext(Recipe):
         from transformers import CLIPVisionConfig, LlamaConfig, LlavaNextConfig
 
         vision = CLIPVisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            projection_dim=48,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            image_size=self.SIDE,
-            patch_size=14,
+            **(TOWER | {"num_hidden_layers": 3}), projection_dim=48, image_size=self.SIDE, patch_size=14
         )
-        text = LlamaConfig(
-            hidden_size=self.hidden_size,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            vocab_size=99,
-        )
+        text = LlamaConfig(**TEXT, hidden_size=self.hidden_size)
         return LlavaNextConfig(vision_config=vision, text_config=text, image_grid_pinpoints=self.pinpoints())
 
     def pinpoints(self) -> list[list[int]]:

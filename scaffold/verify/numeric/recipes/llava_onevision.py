@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric.recipes import llava_next
-from scaffold.verify.numeric.recipes.base import Case, Item, Session
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Session
 
 
 class LlavaOnevision(type(llava_next.RECIPE)):  # type: ignore[misc]
@@ -25,13 +25,7 @@ class LlavaOnevision(type(llava_next.RECIPE)):  # type: ignore[misc]
         from transformers import LlavaOnevisionConfig, Qwen2Config, SiglipVisionConfig
 
         vision = SiglipVisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            image_size=self.SIDE,
-            patch_size=14,
-            vision_use_head=False,
+            **(TOWER | {"num_hidden_layers": 3}), image_size=self.SIDE, patch_size=14, vision_use_head=False
         )
         text = Qwen2Config(hidden_size=self.hidden_size, num_hidden_layers=1, num_attention_heads=2, vocab_size=99)
         return LlavaOnevisionConfig(

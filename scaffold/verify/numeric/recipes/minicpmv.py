@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
 _PATCH, _SIDE = 2, 4
@@ -43,16 +43,7 @@ class MiniCPMV(Recipe):
         from transformers import Idefics2Config, PretrainedConfig
 
         vision = Idefics2Config().vision_config
-        vision.update(
-            {
-                "hidden_size": 48,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 3,
-                "image_size": 2 * _SIDE * _PATCH,
-                "patch_size": _PATCH,
-            }
-        )
+        vision.update({**TOWER, "image_size": 2 * _SIDE * _PATCH, "patch_size": _PATCH})
         config = PretrainedConfig(
             version=self.version,
             hidden_size=self.hidden_size,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, ConfiguredModel, Item, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, ConfiguredModel, Item, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
 _PATCH, _SIDE = 2, 8
@@ -38,14 +38,7 @@ class MiniCPMV46(Recipe):
             insert_layer_id=0, image_size=_SIDE * _PATCH, patch_size=_PATCH, drop_vision_last_layer=False
         )
         config.vision_config.update(
-            {
-                "hidden_size": 48,
-                "intermediate_size": 64,
-                "num_hidden_layers": 3,
-                "num_attention_heads": 3,
-                "image_size": _SIDE * _PATCH,
-                "patch_size": _PATCH,
-            }
+            {**TOWER, "num_hidden_layers": 3, "image_size": _SIDE * _PATCH, "patch_size": _PATCH}
         )
         config.text_config.hidden_size = self.hidden_size
         return config

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes.base import TOWER
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 
@@ -43,9 +44,7 @@ class MiniMaxM3(PackedGrid):
         config = PretrainedConfig(projector_hidden_size=40)
         config.text_config = PretrainedConfig(hidden_size=self.hidden_size)
         config.vision_config = {
-            "hidden_size": 48,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
+            **TOWER,
             "num_attention_heads": 2,
             "num_channels": CHANNELS,
             "patch_size": PATCH,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
 
 _SIDE, _PATCH = 28, 14
 #: Patches of a crop or frame.
@@ -120,12 +120,7 @@ class Molmo2(Recipe):
             Case("a video above all budgets among others", "video", ((2, 3), (9, 4), (1, 1))),
         )
         mixed = tuple(case for pair in zip(images, videos, strict=True) for case in pair)
-        counts = tuple(
-            Case(f"{count} items", modality, ((1, 2), (2, 1)) * (count // 2) + ((1, 3),) * (count % 2),
-                 group="1 to 8 items")
-            for count in range(1, 9)
-            for modality in self.modalities
-        )  # fmt: skip
+        counts = one_to_eight("items", **dict.fromkeys(self.modalities, ((1, 2), (2, 1), (1, 3))))
         return (
             Session("budgets 8, 20, 32; 4 items", (8, 20, 32), 4, None, mixed),
             Session("budgets 13, 24; 2 items", (13, 24), 2, None, (*above, *mixed[2:8])),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Item, LanguageModel, stacked
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -32,11 +32,8 @@ class Ovis2_5(PackedGrid):
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
 
         vision = PretrainedConfig(
+            **TOWER,
             model_type="siglip2_navit",
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=3,
             num_channels=CHANNELS,
             num_patches=-1,
             image_size=8 * PATCH,

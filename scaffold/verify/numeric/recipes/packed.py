@@ -14,6 +14,14 @@ PATCH = 4
 CHANNELS = 3
 TEMPORAL_PATCH = 2
 MERGE = 2
+#: Tiny sizes of a tower, by the names of Qwen2-VL's configuration.
+GRID_TOWER = {
+    "num_heads": 2,
+    "in_channels": CHANNELS,
+    "patch_size": PATCH,
+    "spatial_merge_size": MERGE,
+    "temporal_patch_size": TEMPORAL_PATCH,
+}
 
 
 class PackedGrid(Recipe):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER
 from scaffold.verify.numeric.recipes.one_image import OneImage
 
 
@@ -21,24 +22,8 @@ class PaliGemma(OneImage):
     def parts(self) -> dict[str, Any]:
         from transformers import GemmaConfig, SiglipVisionConfig
 
-        vision = SiglipVisionConfig(
-            hidden_size=48,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            image_size=self.SIDE,
-            patch_size=14,
-            projection_dim=self.hidden_size,
-        )
-        text = GemmaConfig(
-            hidden_size=self.hidden_size,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            vocab_size=99,
-        )
+        vision = SiglipVisionConfig(**TOWER, image_size=self.SIDE, patch_size=14, projection_dim=self.hidden_size)
+        text = GemmaConfig(**TEXT, hidden_size=self.hidden_size, num_key_value_heads=1, head_dim=16)
         return {"vision_config": vision, "text_config": text, "projection_dim": self.hidden_size}
 
 

@@ -9,16 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
 
 
 def small_tower(layer_idx: int = -1, **kwargs: Any) -> nn.Module:
     from transformers import SiglipVisionConfig
     from vllm.model_executor.models.idefics2_vision_model import Idefics2VisionTransformer
 
-    config = SiglipVisionConfig(
-        hidden_size=48, intermediate_size=64, num_attention_heads=3, num_hidden_layers=1, image_size=448, patch_size=14
-    )
+    config = SiglipVisionConfig(**(TOWER | {"num_hidden_layers": 1}), image_size=448, patch_size=14)
     return Idefics2VisionTransformer(config=config, require_post_norm=False, num_hidden_layers_override=1)
 
 

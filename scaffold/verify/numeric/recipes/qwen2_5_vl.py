@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+from scaffold.verify.numeric.recipes.packed import GRID_TOWER, MERGE, PATCH, PackedGrid
 
 
 class Qwen25VL(PackedGrid):
@@ -19,15 +19,11 @@ class Qwen25VL(PackedGrid):
 
         config = Qwen2_5_VLConfig()
         config.vision_config = Qwen2_5_VLVisionConfig(
+            **GRID_TOWER,
             depth=3,
             hidden_size=32,
             hidden_act="silu",
             intermediate_size=48,
-            num_heads=2,
-            in_channels=CHANNELS,
-            patch_size=PATCH,
-            spatial_merge_size=MERGE,
-            temporal_patch_size=TEMPORAL_PATCH,
             tokens_per_second=2,
             window_size=2 * MERGE * PATCH,
             out_hidden_size=self.hidden_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+from scaffold.verify.numeric.recipes.packed import GRID_TOWER, PackedGrid
 
 
 class Qwen2VL(PackedGrid):
@@ -17,16 +17,7 @@ class Qwen2VL(PackedGrid):
 
         config = Qwen2VLConfig()
         config.vision_config = Qwen2VLVisionConfig(
-            depth=2,
-            embed_dim=32,
-            hidden_size=self.hidden_size,
-            hidden_act="quick_gelu",
-            mlp_ratio=2,
-            num_heads=2,
-            in_channels=CHANNELS,
-            patch_size=PATCH,
-            spatial_merge_size=MERGE,
-            temporal_patch_size=TEMPORAL_PATCH,
+            **GRID_TOWER, depth=2, embed_dim=32, hidden_size=self.hidden_size, hidden_act="quick_gelu", mlp_ratio=2
         )
         return config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
+from scaffold.verify.numeric.recipes.packed import GRID_TOWER, PackedGrid
 
 
 class Qwen3VL(PackedGrid):
@@ -18,21 +18,20 @@ class Qwen3VL(PackedGrid):
         from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 
         config = Qwen3VLConfig()
-        config.vision_config = Qwen3VLVisionConfig(
-            depth=3,
-            hidden_size=32,
-            hidden_act="gelu_pytorch_tanh",
-            intermediate_size=48,
-            num_heads=2,
-            in_channels=CHANNELS,
-            patch_size=PATCH,
-            spatial_merge_size=MERGE,
-            temporal_patch_size=TEMPORAL_PATCH,
-            out_hidden_size=self.hidden_size,
-            num_position_embeddings=64,
-            deepstack_visual_indexes=[1],
-        )
+        config.vision_config = Qwen3VLVisionConfig(**self.sizes_of_tower())
         return config
+
+    def sizes_of_tower(self) -> dict[str, Any]:
+        return {
+            **GRID_TOWER,
+            "depth": 3,
+            "hidden_size": 32,
+            "hidden_act": "gelu_pytorch_tanh",
+            "intermediate_size": 48,
+            "out_hidden_size": self.hidden_size,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [1],
+        }
 
     def embeds_width(self) -> int:
         return 2 * self.hidden_size
