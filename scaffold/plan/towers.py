@@ -26,6 +26,7 @@ from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
 from scaffold.protocol import find_subclasses
+from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
     dotted,
@@ -82,7 +83,13 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
-    facts = replace(facts, checks_types=_checks_types(tree), in_tree=True, constants=known_constants(port, tree))
+    facts = replace(
+        facts,
+        checks_types=_checks_types(tree),
+        in_tree=True,
+        constants=known_constants(port, tree),
+        states_modality=_states_modality(family),
+    )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
@@ -289,6 +296,11 @@ def _home(program: Program, family: Family, named: str) -> str:
     """The nearest file of the model class and its bases that defines or imports a class; the model's, if none does."""
     files = [module.file for module, _ in family]
     return next((module.file for module, _ in family if program.resolve(module, named)), files[0])
+
+
+def _states_modality(family: Family) -> bool:
+    """Whether the model or a base has `get_input_modality`, beside the protocol's own, which says `image` of all."""
+    return any(find_method(owner, "get_input_modality") for _, owner in family if owner.name != PROTOCOL)
 
 
 def _gate(port: AnyPort, model: ModelAnchor, family: Family) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:

@@ -74,7 +74,8 @@ class TreeFacts:
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
-    processor sets to a default, by the descriptor's names for them.
+    processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
+    own for the modality of a batch.
     """
 
     has_input_dtype: bool | None = None
@@ -93,6 +94,7 @@ class TreeFacts:
     counters: frozenset[str] = frozenset()
     device_bounds: tuple[str, ...] = ()
     constants: Mapping[str, int] = field(default_factory=dict)
+    states_modality: bool = False
 
 
 @dataclass(frozen=True)
@@ -502,7 +504,7 @@ class SizedView(View):
     #: Whether an argument of `forward` turns it off.
     passes_switch: bool
     embeds: str | None
-    #: Whether `get_input_modality` is written: where the manager calls it, and in a tree where the protocol's is wrong.
+    #: Whether `get_input_modality` is written: where the manager calls it, and where a port of two inputs replaces it.
     has_modality: bool
 
     @property
@@ -841,14 +843,13 @@ def _constant(name: str, class_name: str, given: str | Count, facts: TreeFacts) 
 
 def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[str, Any]:
     """The fields of `SizedView` that mean the same in every layout."""
-    has_default = profile.known_method("get_input_modality") is not None
     return {
         "modalities": port.inputs,
         "size_names": Code(", ".join(port.columns)),
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
-        "has_modality": profile.dialect.modality_called or (facts.in_tree and has_default and len(port.inputs) > 1),
+        "has_modality": profile.dialect.modality_called or (facts.states_modality and len(port.inputs) > 1),
         "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
         "passes_switch": facts.sharding is not None,
     }
