@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
@@ -83,6 +84,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             why = f"not {usual[0]} as in other entries: the recorded language model has {positions} positions"
             sheet.put(f"{at}.max_model_len", positions, usual[1], why=why)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
+        if keywords.get("hf_overrides") == {"architectures": [architecture]}:
+            why = "the checkpoint names another class"
+            sheet.put(f"{at}.dummy_overrides.exist_overrides.architectures", [architecture], place, why=why)
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
     families = _families(subject.tree, subject.model.architectures)
@@ -147,11 +151,10 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
         name = value.args[0] if key.value in names and isinstance(value, ast.Call) and value.args else None
         if not (isinstance(value, ast.Call) and isinstance(name, ast.Constant) and name.value):
             continue
-        given: dict[str, object] = {
-            keyword.arg: keyword.value.value
-            for keyword in value.keywords
-            if keyword.arg and isinstance(keyword.value, ast.Constant)
-        }
+        given: dict[str, object] = {}
+        for keyword in value.keywords:
+            with suppress(ValueError):  # no literal
+                given[keyword.arg or ""] = ast.literal_eval(keyword.value)
         known = found.get(key.value)
         # A test of a checkpoint that nobody can fetch would fail.
         if given.get("is_available_online") is not False and (known is None or key.lineno > known[3].line):

@@ -78,6 +78,14 @@ def test_a_test_fits_its_machine(architecture, length, release_tree):
     assert (test["dummy_arch"], test.get("max_model_len")) == (architecture, length)
 
 
+def test_a_test_loads_the_class_that_it_is_for(release_tree):
+    """The checkpoint of GLM-4V names a class of text alone: without its own vLLM served that one."""
+    test, _ = drafted(release_tree("0.33.0"), "GLM4VForCausalLM")
+    assert test["dummy_overrides"] == {"exist_overrides": {"architectures": ["GLM4VForCausalLM"]}}
+    other, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration")
+    assert "dummy_overrides" not in other
+
+
 @pytest.mark.parametrize(
     ("numbers", "single", "length"),
     [
