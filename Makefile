@@ -45,8 +45,8 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
-	@# It comes as a CUDA build, does not load beside a CPU torch, and nothing here needs it.
-	$(BIN)/python -m pip uninstall --quiet --yes torchcodec
+	@# They come as CUDA builds and do not load beside a CPU torch: transformers and vLLM import what is there.
+	$(BIN)/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	touch $@
 
 demo: setup  ## port InternVL into a real vLLM release and prove it
