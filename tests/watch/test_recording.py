@@ -216,7 +216,7 @@ def test_without_a_run_there_is_no_draft(run: Any, monkeypatch: Any, tmp_path: A
     assert "  example: kimi_vl " in text
     code, out, err = run(KIMI, "--no-run")
     assert (code, out) == (4, "")
-    assert f"init {KIMI} --vllm {RELEASE} --no-run -o start.yaml" in err
+    assert f"init {KIMI} --no-run --vllm {RELEASE} -o start.yaml" in err
 
 
 class TestCommand:
@@ -262,7 +262,8 @@ class TestCommand:
         monkeypatch.setattr("scaffold.verify.numeric.record_run", lambda *_, **__: record(KIMI))
         code, _, err = run(KIMI, "--set", "text_config.head_dim=32", "--recipe", "automatic")
         assert code == 0, err
-        assert f"init {KIMI} --vllm {RELEASE} --set text_config.head_dim=32 --recipe automatic -o kimi_vl.yaml`" in err
+        words = "--set text_config.head_dim=32 --recipe automatic"
+        assert f"init {KIMI} {words} --vllm {RELEASE} -o kimi_vl.yaml`" in err
 
     def test_a_model_that_no_layout_expresses_does_not_run(self, run: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr("scaffold.verify.numeric.record_run", None)
