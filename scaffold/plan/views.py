@@ -1104,11 +1104,10 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    if layers.backend:
-        # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
-        asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
-        shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
-        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
+    # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
+    asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
+    shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
+    shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
         **shared,
