@@ -653,6 +653,7 @@ USUAL: dict[str, Any] = {
     # language
     "vocab_size": 1024, "embedding_size": 1024, "max_position_embeddings": 4096, "rope_theta": 10000.0,
     "tie_word_embeddings": False, "weight_tying": False, "architectures": ["Qwen2ForCausalLM"],
-    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "model_type": "qwen2", "image_token_id": 5, "image_token_index": 5, "video_token_id": 6,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "model_type": "qwen2", "image_token_id": 5, "image_token_index": 5, "video_token_id": 6,
     "vision_start_token_id": 7, "vision_end_token_id": 8,
 }  # fmt: skip
