@@ -209,12 +209,18 @@ class _Method:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
 
-    def below(self, step: ast.stmt) -> int:
-        """The line behind a statement, and blank ones if it is the first, or if its comment goes to what follows."""
-        line, above = (step.end_lineno or 0) + 1, self.lines[step.lineno - 1 - self.first].strip()
-        while (above.startswith("#") or step is self.function.body[0]) and not self.lines[line - self.first].strip():
-            line += 1
-        return line
+    def extent(self, step: ast.stmt) -> tuple[int, int]:
+        """The first line of a statement and the one behind it, and blank ones if it is the first.
+
+        Its comment goes with it where the next statement has one, and else to that statement.
+        """
+        begin, end = step.lineno, (step.end_lineno or 0) + 1
+        above = begin
+        while self.lines[above - 1 - self.first].strip().startswith("#"):
+            above -= 1
+        while (above < begin or step is self.function.body[0]) and not self.lines[end - self.first].strip():
+            end += 1
+        return above if self.lines[end - self.first].strip().startswith("#") else begin, end
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         return self.offset(node.lineno, node.col_offset)
@@ -576,7 +582,8 @@ class _Extractor:
             pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
             changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({pixels})"))
             for step, _ in run.steps:
-                changes.append((method.offset(step.lineno, 0), method.offset(method.below(step), 0), ""))
+                begin, end = method.extent(step)
+                changes.append((method.offset(begin, 0), method.offset(end, 0), ""))
         if live is not None and method.tail is not None:
             last = method.function.body[method.tail - 1]
             call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
@@ -627,6 +634,12 @@ class _Regrouped(ast.NodeTransformer):
     """Units in the place of what groups them anew: items of units, rows of items."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Attribute(value=table, attr="unsqueeze"), args=[ast.Constant(value=0)]) if _is_table(
+                table
+            ):
+                rows: ast.AST = self.visit(table)
+                return rows  # a batch of one item has them
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.split":
             return node.args[0]

@@ -134,11 +134,16 @@ def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: An
     assert 'features = outputs["default"][: sum(num_patches)]\n' in text
 
 
-def test_a_comment_goes_to_the_statement_that_does_what_it_says(release_tree: Any) -> None:
-    """It stood above a statement that is in the method now, and a blank line followed."""
-    text = ported_text(release_tree(RELEASE), load_port("deepseek_vl2"))
-    assert "# [batch_all_tiles, hw, D]\n        images_embeds = self._encode_patches(pixel_values)" in text
-    assert "# [batch_all_tiles, vit_seq_len, c]\n        # [batch_all_tiles, hw, D]\n" in text
+def test_a_comment_goes_with_its_statement_where_the_next_one_has_its_own(release_tree: Any) -> None:
+    tree, own = release_tree(RELEASE), "# [batch_all_tiles, hw, D]\n        "
+    call = "images_embeds = self._encode_patches(pixel_values)"
+    text = ported_text(tree, load_port("deepseek_vl2"))
+    assert f"-> list[torch.Tensor]:\n        {own}{call}" in text
+    assert "# [batch_all_tiles, vit_seq_len, c]" not in text
+
+    path = f"{MODELS}/deepseek_vl2.py"
+    changed = tree.with_files({path: tree.read(path).replace(own, "").encode()})
+    assert f"# [batch_all_tiles, vit_seq_len, c]\n        {call}" in ported_text(changed, load_port("deepseek_vl2"))
 
 
 def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:
@@ -330,6 +335,20 @@ def test_a_result_that_is_changed_is_run_again(release_tree: Any) -> None:
     assert "`embed_multimodal` changes what it gets of `self._process_image_input`" in note.message
     assert note.span == load_port("paligemma").span("explicit")
     assert note.notes == ("look at vllm-0.28.0/vllm/model_executor/models/paligemma.py:376:1",)
+
+
+@pytest.mark.parametrize(("rows", "is_kept"), [(".view(-1, 8).unsqueeze(0)", True), (".unsqueeze(0)", False)])
+def test_the_rows_of_a_lone_item_are_its_embeddings(rows: str, is_kept: bool, release_tree: Any) -> None:
+    """Skywork-R1V returns them as a batch of one item, and splits the rows of several."""
+    tree, path = release_tree(RELEASE), f"{MODELS}/paligemma.py"
+    text = tree.read(path)
+    call = "return self.multi_modal_projector(image_features)\n"
+    assert text.count(call) == 1
+    lone = f"        if len(pixel_values) == 1:\n            return features{rows}\n        return features\n"
+    changed = text.replace(call, f"features = {call.removeprefix('return ')}{lone}")
+    prepared = prepare_port(load_port("paligemma"), tree.with_files({path: changed.encode()}))
+    said = [note.message.partition(": ")[2] for note in prepared.notes if note.code == "VCG466"]
+    assert said == ([] if is_kept else ["`_process_image_input` changes what it gets of `self._encode_images`"])
 
 
 #: Of the two branches of LLaVA-NeXT, the one for a list of tensors, with another run of calls.
