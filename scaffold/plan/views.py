@@ -608,6 +608,7 @@ class PackedView(SizedView):
     model_config: Code
     counts_frames: bool
     claims_frames: bool
+    has_vllm_config: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -1352,6 +1353,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         claims_frames=claims_frames,
+        has_vllm_config=facts.has_vllm_config,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,
