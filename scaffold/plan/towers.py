@@ -140,6 +140,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     frames = port.sequences[0].unit != "item"
     split = None if tower.already_split else split_tower(tower, frames=frames)
+    if split is not None:
+        facts = replace(facts, sync_guard=_sync_guard(tree))
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(port, tower, parameters, tree.span(tower.file, owner.lineno))
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
@@ -215,6 +217,12 @@ def _optional(port: ReentryPort, family: Family) -> str | None:
         if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name
     )
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
+
+
+def _sync_guard(tree: SourceTree) -> str | None:
+    """The module of `gpu_sync_allowed`, in which vLLM's check of a step allows to wait for the GPU (0.28 on)."""
+    path = "vllm/utils/gpu_sync_debug.py"
+    return dotted(path) if tree.exists(path) and "\ndef gpu_sync_allowed(" in tree.read(path) else None
 
 
 def _checks_types(tree: SourceTree) -> bool:

@@ -75,7 +75,8 @@ class TreeFacts:
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
     processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
-    own for the modality of a batch.
+    own for the modality of a batch. `sync_guard`: the module of `gpu_sync_allowed`, where the tree has it and the port
+    splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
     """
 
     has_input_dtype: bool | None = None
@@ -93,6 +94,7 @@ class TreeFacts:
     sharding: Sharding | None = None
     counters: frozenset[str] = frozenset()
     device_bounds: tuple[str, ...] = ()
+    sync_guard: str | None = None
     constants: Mapping[str, int] = field(default_factory=dict)
     states_modality: bool = False
 
@@ -616,6 +618,7 @@ class PackedView(SizedView):
     filler_why: str
     filler_lets: Lets
     device_bounds: tuple[str, ...]
+    guards_syncs: bool
 
     @property
     def offset_keys(self) -> list[str]:
@@ -1361,6 +1364,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         filler_lets=filler_lets,
         filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
         device_bounds=facts.device_bounds,
+        guards_syncs=facts.sync_guard is not None,
     )
 
 

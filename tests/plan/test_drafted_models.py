@@ -37,9 +37,15 @@ def test_a_drafted_model_becomes_a_port(release_tree, capsys, model: str, releas
 
 @pytest.mark.parametrize(("model", "release", "waits"), [("dots_ocr_packed", "0.33.0", 1), ("qwen2_vl", "0.21.0", 0)])
 def test_a_replay_copies_no_bound_from_the_gpu(release_tree, model: str, release: str, waits: int) -> None:
-    """The tower of dots.ocr computes `max_seqlen` there. It computes its positions, too: no table limits an image."""
+    """The tower of dots.ocr computes `max_seqlen` there. It computes its positions, too: no table limits an image. What
+    its statements wait for otherwise, vLLM's check of a step has to allow, where the release has one."""
     tree = release_tree(release)
-    source = plan_changes(port_of(model), tree, read_protocol(tree)).methods.source
+    methods = plan_changes(port_of(model), tree, read_protocol(tree)).methods
+    source = methods.source
+    assert source.count("with gpu_sync_allowed():") == waits
+    assert [name for module, name in methods.imports if module == "vllm.utils.gpu_sync_debug"] == waits * [
+        "gpu_sync_allowed"
+    ]
     assert source.count('del metadata["max_seqlen"]') == waits
     assert source.count("grid_thw = [[1, m, token_budget * m]]") == waits
     assert source.count("max_batch_size=max_batch_size") == waits
