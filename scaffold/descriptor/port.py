@@ -80,6 +80,7 @@ from scaffold.descriptor.sections import (
     TestEntry,
     Tokens,
     Tower,
+    UnitInput,
     UnitItem,
     UnitModality,
     UnitPixels,
@@ -471,6 +472,15 @@ class CutPort(ReentryPort):
     @property
     def unit_arguments(self) -> tuple[str, ...]:
         return tuple((self.forward.with_ if self.forward else None) or ())
+
+    @property
+    def beside(self) -> dict[str, UnitInput]:
+        """The encoder's arguments with an entry for each unit, in the order of its call, beside the pixels."""
+        given = (self.forward.with_ if self.forward else None) or {}
+        call = self.forward.call if given else None
+        passed = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
+        entries = {one.name: given.get(one.name) for one in passed if isinstance(one, Name)}
+        return {name: entry for name, entry in entries.items() if isinstance(entry, UnitInput)}
 
     @property
     def long_calls(self) -> str:

@@ -68,11 +68,12 @@ def _find(
     tree, model = subject.tree, subject.model
     way = find_way(tree, model.file, model.class_name, {entry.path: NOWHERE}, encoder, NOWHERE)
     family = tuple(subject.program.lineage(model.owner))
-    calls = [call for call in find_calls(tree, way) if call != encoder]
+    beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
+    calls = [call for call in find_calls(tree, way, beside) if call != encoder]
     for call in (*reversed(calls), encoder):
         for name in (None, after):
             with suppress(DiagnosticError):
-                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode))
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
                 if isinstance(found, Extraction):
                     return call, name, found.arguments
     return None

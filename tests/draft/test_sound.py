@@ -40,6 +40,7 @@ SHOWN = {
 }
 
 
+CHUNKS = "AudioFlamingo3ForConditionalGeneration"
 LAYERS = "MossTranscribeDiarizeForConditionalGeneration"
 SHOWN_OF_LAYERS = {
     "layout": "cut",
@@ -131,6 +132,23 @@ def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree:
     assert {check.modality for check in report.checks} == {"audio", "all"}
     report = check_numerics(replace(request, overlay=dict(request.overlay) | {model: without}))
     assert {check.code for check in report.checks if not check.passed} == {"VCG650"}
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_chunks_and_a_mask_that_are_inputs_give_a_port_for_a_tree(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    draft = draft_descriptor(tree, CHUNKS, record_run(recording_request(tree, CHUNKS)))
+    assert draft.questions == ()
+    assert yaml.safe_load(draft.text)["explicit"] == {
+        "call": "self.multi_modal_projector(self._encode_audio_features(pixels, feature_attention_mask))",
+        "tokens": "self.config.audio_config.max_source_positions // 2",
+        "after": "_merge_patch_embeddings",
+    }
+    [request] = numeric_requests(load_descriptor_text(draft.text, "x.yaml"), tree)
+    report = check_numerics(replace(request, options=replace(request.options, short=True)))
+    assert report.passed, report.diagnostics()
+    assert report.hits > 10
 
 
 @pytest.mark.trees
