@@ -11,7 +11,10 @@ import yaml
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
+from scaffold.draft.common import Drafted, omitted
+from scaffold.draft.locate import subject_of
 from scaffold.verify.numeric import check_numerics, record_run
+from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
 torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -103,6 +106,26 @@ def test_bench_and_profile_refuse_sound() -> None:
 
     with pytest.raises(NoSubject, match="its items are sound"):
         Subject("whisper", "whisper", "WhisperForConditionalGeneration", ("audio",))
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("reference", "drafted", "left"),
+    [
+        ("Phi4MMForCausalLM", "image", ["audio"]),
+        # It may have videos and sound, as its configuration says.
+        ("NemotronH_Nano_VL_V2", "image", ["audio"]),
+        ("qwen2_5_omni_thinker:Qwen2_5OmniThinkerForConditionalGeneration", "image", ["audio"]),
+        ("Qwen2_5_VLForConditionalGeneration", "image", []),
+        (MODEL, "audio", []),
+    ],
+)
+def test_the_sound_of_a_model_that_sees_is_left_out_with_a_note(
+    reference: str, drafted: str, left: list[str], release_tree: Any
+) -> None:
+    recording = Recording("", "", {}, (), (), {}, {}, (), (), {})
+    notes = omitted(subject_of(release_tree("0.33.0"), reference), recording, Drafted({drafted: "pixels"}))
+    assert [(note.code, note.message.split("`")[1]) for note in notes] == [("VCG484", name) for name in left]
 
 
 @pytest.mark.trees
