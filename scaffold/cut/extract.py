@@ -218,12 +218,18 @@ class _Method:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
 
-    def below(self, step: ast.stmt) -> int:
-        """The line behind a statement, and blank ones if it is the first, or if its comment goes to what follows."""
-        line, above = (step.end_lineno or 0) + 1, self.lines[step.lineno - 1 - self.first].strip()
-        while (above.startswith("#") or step is self.function.body[0]) and not self.lines[line - self.first].strip():
-            line += 1
-        return line
+    def extent(self, step: ast.stmt) -> tuple[int, int]:
+        """The first line of a statement and the one behind it, and blank ones if it is the first.
+
+        Its comment goes with it where the next statement has one, and else to that statement.
+        """
+        begin, end = step.lineno, (step.end_lineno or 0) + 1
+        above = begin
+        while self.lines[above - 1 - self.first].strip().startswith("#"):
+            above -= 1
+        while (above < begin or step is self.function.body[0]) and not self.lines[end - self.first].strip():
+            end += 1
+        return above if self.lines[end - self.first].strip().startswith("#") else begin, end
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         return self.offset(node.lineno, node.col_offset)
@@ -618,7 +624,8 @@ class _Extractor:
             given = ", ".join([pixels, *run.beside])
             changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({given})"))
             for step, _ in run.steps:
-                changes.append((method.offset(step.lineno, 0), method.offset(method.below(step), 0), ""))
+                begin, end = method.extent(step)
+                changes.append((method.offset(begin, 0), method.offset(end, 0), ""))
         if live is not None and method.tail is not None:
             last = method.function.body[method.tail - 1]
             call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"

@@ -134,11 +134,16 @@ def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: An
     assert 'features = outputs["default"][: sum(num_patches)]\n' in text
 
 
-def test_a_comment_goes_to_the_statement_that_does_what_it_says(release_tree: Any) -> None:
-    """It stood above a statement that is in the method now, and a blank line followed."""
-    text = ported_text(release_tree(RELEASE), load_port("deepseek_vl2"))
-    assert "# [batch_all_tiles, hw, D]\n        images_embeds = self._encode_patches(pixel_values)" in text
-    assert "# [batch_all_tiles, vit_seq_len, c]\n        # [batch_all_tiles, hw, D]\n" in text
+def test_a_comment_goes_with_its_statement_where_the_next_one_has_its_own(release_tree: Any) -> None:
+    tree, own = release_tree(RELEASE), "# [batch_all_tiles, hw, D]\n        "
+    call = "images_embeds = self._encode_patches(pixel_values)"
+    text = ported_text(tree, load_port("deepseek_vl2"))
+    assert f"-> list[torch.Tensor]:\n        {own}{call}" in text
+    assert "# [batch_all_tiles, vit_seq_len, c]" not in text
+
+    path = f"{MODELS}/deepseek_vl2.py"
+    changed = tree.with_files({path: tree.read(path).replace(own, "").encode()})
+    assert f"# [batch_all_tiles, vit_seq_len, c]\n        {call}" in ported_text(changed, load_port("deepseek_vl2"))
 
 
 def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:

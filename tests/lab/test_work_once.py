@@ -35,7 +35,6 @@ TILES = Probe(4096, 3, 0, items=(1, 2))
 SERVED = {
     "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.28.0", "0.33.0")),
     "internvl": (TILES, ("0.22.0", "0.26.0", "0.28.0")),
-    "step3_vl": (TILES, ("0.26.0", "0.22.0", "0.28.0")),
 }
 #: In one graph are at most ten frames, and 64 tokens.
 VIDEOS = {

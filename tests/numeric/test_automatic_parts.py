@@ -441,7 +441,14 @@ def test_a_recipe_that_makes_no_ready_embeddings_fails_or_says_so() -> None:
     recipe.embeds_inputs = lambda *args: None
     check_image_embeds(bench)
     assert len(bench.checks) == 2
-    assert bench.not_run == ["precomputed embeddings of images: the recipe makes none"]
+    recipe.embeds_inputs = lambda *args: {"image_embeds": None}
+    recipe.fields = lambda inputs: {"pixel_values": None}
+    check_image_embeds(bench)
+    assert len(bench.checks) == 2
+    assert bench.not_run == [
+        "precomputed embeddings of images: the recipe makes none",
+        "precomputed embeddings of images: the processor has no field `image_embeds`",
+    ]
 
 
 def test_ready_embeddings_are_of_the_modality_under_check() -> None:

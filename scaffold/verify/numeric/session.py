@@ -534,6 +534,9 @@ def check_image_embeds(bench: Bench) -> None:
             label = f"precomputed embeddings, {name}"
             try:
                 inputs = bench.recipe.embeds_inputs(modality, items, generator)
+                if inputs is not None and (field := f"{modality}_embeds") not in bench.recipe.fields(inputs):
+                    # vLLM drops what the processor has no field for: no user can hand them over.
+                    refused, inputs = f"the processor has no field `{field}`", None
             except Exception as error:
                 if isinstance(error, NoRecipe):  # the port is not to blame
                     check = Check(label, modality, False, detail=str(error), code="VCG668")

@@ -191,7 +191,8 @@ class Recipe(ABC):
         except Exception as error:
             raise RuntimeError(
                 f"{type(processor).__name__}._get_mm_fields_config does not say which inputs it keeps on the host "
-                f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names"
+                f"({type(error).__name__}: {error}): let the recipe's `on_host(inputs)` return their names, "
+                "and its `fields(inputs)` those that the processor knows"
             ) from error
         return fields
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -54,14 +53,6 @@ class Step3VL(Recipe):
             "patch_pixel_values": torch.randn(sum(items), 3, self._TILE, self._TILE, generator=generator),
             "num_patches": torch.tensor(items),
         }
-
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        embeds = torch.randn(len(items), 9 + 4 * items[0], self.hidden_size, generator=generator)
-        try:
-            self.load_class()._parse_and_validate_image_input(SimpleNamespace(dtype=embeds.dtype), image_embeds=embeds)
-        except ValueError:
-            return None  # 0.20 and 0.21 parse them into a field that their schema does not have
-        return {"image_embeds": embeds}
 
     def tokens(self, modality: str, item: Item) -> int:
         return 9 + 4 * int(item)
