@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: The inputs of a batch in the protocol's method that puts results together, and other variables of it.
 _INPUTS = "batch_mm_kwargs"
-_TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "index", "embeds")
+_TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "num_chunks", "index", "embeds")
 
 #: Functions that compute sizes on the host, and the other nodes of such an expression.
 _FUNCTIONS = ("len", "list", "map", "sum")

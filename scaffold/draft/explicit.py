@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
-from scaffold.descriptor.port import ENCODE_METHODS
+from scaffold.descriptor.port import ENCODE_METHODS, unit_word
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
@@ -43,8 +43,9 @@ def put_explicit(
     `single`: an item is one unit.
     """
     what = "audio" if sheet.has("modalities.audio.pixels") else "image"
-    after = f"_project_{what}_features" if single else "_merge_patch_embeddings"
-    encode = ENCODE_METHODS[what if single else "patch"]
+    unit = unit_word(what, single=single)
+    after = f"_project_{what}_features" if single else f"_merge_{unit}_embeddings"
+    encode = ENCODE_METHODS[unit]
     found = _find(subject, parse_call(entry), parse_call(call), after, encode) if _has_paths(subject) else None
     if found is None:
         return

@@ -104,8 +104,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                     _check_arguments(port, port.explicit, found.layers)
             else:
                 assert isinstance(port, CutPort)
-                [name] = port.modalities
-                encode = ENCODE_METHODS[name if port.explicit.single else "patch"]
+                encode = ENCODE_METHODS[port.unit]
                 asked, beside = port.span("explicit"), tuple(port.beside)
                 form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside)
                 found = find_extraction(tree, family, way, form)

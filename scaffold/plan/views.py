@@ -309,6 +309,8 @@ class UnitsView(View):
     sized: list[str]
     counts: Code
     single: bool
+    #: The word for one unit.
+    unit: Code
     #: The pixels of a batch, and what the encoder gets with them.
     joined: dict[str, Code]
     tokens: Code
@@ -340,13 +342,8 @@ class UnitsView(View):
         return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
-    def unit(self) -> Code:
-        """The word for one unit: an item, or what models call a patch of it."""
-        return Code(self.modalities[0].name if self.single else "patch")
-
-    @property
     def units(self) -> Code:
-        return Code(f"{self.unit}s" if self.single else "patches")
+        return Code("patches" if self.unit == "patch" else f"{self.unit}s")
 
     @property
     def selected(self) -> dict[str, Code]:
@@ -375,15 +372,15 @@ class UnitsView(View):
 
     @property
     def total(self) -> Code:
-        """The number of patches of a batch. The shape of joined pixels says it without a look at the device."""
+        """The number of units of a batch. The shape of joined pixels says it without a look at the device."""
         if self.single:
             return Code("len(indices)")
-        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else " sum(num_patches)")
+        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else f" sum(num_{self.units})")
 
     @property
     def reads_counts(self) -> bool:
-        """Whether the code behind a replay needs the number of patches of each item."""
-        return "num_patches" in self.total + (self.embeddings or "")
+        """Whether the code behind a replay needs the number of units of each item."""
+        return f"num_{self.units}" in self.total + (self.embeddings or "")
 
 
 @dataclass(frozen=True)
@@ -992,11 +989,12 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     token_names, token_lets = names.localised(explicit.tokens, longest=_LONGEST)
     sides = [side for entry in port.beside.values() for side in entry.shape]
     shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
-    parts = "features" if explicit.single else "features.split(num_patches)"
+    counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
+    parts = "features" if explicit.single else f"features.split({counted})"
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
-    tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
+    tokens, unit = token_names.code(explicit.tokens), port.unit
     named = token_lets or not _is_path(tokens)
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
@@ -1042,6 +1040,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         unpacked=(Code(extraction.unpacked[0]), Code(extraction.unpacked[1])) if extraction.unpacked else None,
         single=explicit.single,
+        unit=Code(port.unit),
         joined={key: Code(value) for key, value in joined.items()},
         tokens=tokens,
         token_lets=token_lets,

@@ -36,7 +36,7 @@ forward:
 explicit:
   call: self.multi_modal_projector(self._encode_audio_features(pixels, feature_attention_mask))
   tokens: self.config.audio_config.max_source_positions // 2
-  after: _merge_patch_embeddings
+  after: _merge_chunk_embeddings
 output: {hidden_size: self.config.text_config.hidden_size}
 """
 MODEL = "vllm/model_executor/models/audioflamingo3.py"
@@ -52,11 +52,11 @@ def test_a_mask_of_each_chunk_is_a_buffer_beside_the_chunks(release_tree: Any, p
     assert change.after is not None
     text = change.after.decode()
     assert not prepared.plan.reenters
-    assert "self._encode_patches(input_features, feature_attention_mask)" in text
+    assert "self._encode_chunks(input_features, feature_attention_mask)" in text
     assert "self._encode_audio_features(pixel_values, feature_attention_mask)" in text
-    assert 'self._encode_patches(\n            inputs["input_features"], inputs["feature_attention_mask"]' in text
-    assert 'mm_kwargs["feature_attention_mask"].split(num_patches)' in text
-    assert "max_patches, frames, device=device, dtype=torch.int32" in text
+    assert 'self._encode_chunks(\n            inputs["input_features"], inputs["feature_attention_mask"]' in text
+    assert 'mm_kwargs["feature_attention_mask"].split(num_chunks)' in text
+    assert "max_chunks, frames, device=device, dtype=torch.int32" in text
     # What follows reads two of three values that the model makes of its inputs, each of its own type.
     assert "_, feature_attention_mask, chunk_counts = self._normalize_audio_feature_inputs(" in text
     assert "chunk_counts: list[int],\n        audio_features: torch.Tensor," in text
