@@ -676,6 +676,12 @@ class _Regrouped(ast.NodeTransformer):
     """Units in the place of what groups them anew: items of units, rows of items."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Attribute(value=table, attr="unsqueeze"), args=[ast.Constant(value=0)]) if _is_table(
+                table
+            ):
+                rows: ast.AST = self.visit(table)
+                return rows  # a batch of one item has them
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.split":
             return node.args[0]

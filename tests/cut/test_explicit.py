@@ -337,6 +337,20 @@ def test_a_result_that_is_changed_is_run_again(release_tree: Any) -> None:
     assert note.notes == ("look at vllm-0.28.0/vllm/model_executor/models/paligemma.py:376:1",)
 
 
+@pytest.mark.parametrize(("rows", "is_kept"), [(".view(-1, 8).unsqueeze(0)", True), (".unsqueeze(0)", False)])
+def test_the_rows_of_a_lone_item_are_its_embeddings(rows: str, is_kept: bool, release_tree: Any) -> None:
+    """Skywork-R1V returns them as a batch of one item, and splits the rows of several."""
+    tree, path = release_tree(RELEASE), f"{MODELS}/paligemma.py"
+    text = tree.read(path)
+    call = "return self.multi_modal_projector(image_features)\n"
+    assert text.count(call) == 1
+    lone = f"        if len(pixel_values) == 1:\n            return features{rows}\n        return features\n"
+    changed = text.replace(call, f"features = {call.removeprefix('return ')}{lone}")
+    prepared = prepare_port(load_port("paligemma"), tree.with_files({path: changed.encode()}))
+    said = [note.message.partition(": ")[2] for note in prepared.notes if note.code == "VCG466"]
+    assert said == ([] if is_kept else ["`_process_image_input` changes what it gets of `self._encode_images`"])
+
+
 #: Of the two branches of LLaVA-NeXT, the one for a list of tensors, with another run of calls.
 OTHER_LIST = (
     "self.multi_modal_projector(stacked_image_features)",
