@@ -56,8 +56,15 @@ def command(
     of its code.
     """
     from scaffold.cli.bench import read_benchmark
-    from scaffold.pull_request import check_rules, describe_change, find_change, find_proof, pull_request_title
-    from scaffold.workflow import find_drift, load_port, prepare_port
+    from scaffold.pull_request import (
+        RuleResult,
+        check_rules,
+        describe_change,
+        find_change,
+        find_proof,
+        pull_request_title,
+    )
+    from scaffold.workflow import find_drift, find_edited, load_port, prepare_port
 
     port = load_port(descriptor)
     tree = open_target(console, vllm).tree
@@ -82,6 +89,8 @@ def command(
     how = [vllm, "--as-is"] if change.edited else [base or vllm]
     verify = command_line("verify", descriptor, "--vllm", *how, "--tail", "all")
     results = [*check_rules(change), proof.rule(verify)]
+    if not change.edited and (edited := find_edited(port, tree, before)) is not None:
+        results.append(RuleResult("the change is what the descriptor generates", None, f"{edited.message}; say why"))
     for result in results:
         console.note(str(result))
     if output is None:

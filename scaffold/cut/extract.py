@@ -59,8 +59,7 @@ class Layers:
     """How a port of rows calls the parts of a model around its encoder.
 
     `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
-    call, which reads some of them, and `whole` the tower's call. `backend` is what tells FlashInfer's attention,
-    if anything in front of the encoder's call asks for it.
+    call, which reads some of them, and `whole` the tower's call. `backend` is what tells FlashInfer's attention.
     """
 
     before: str
@@ -68,7 +67,7 @@ class Layers:
     made: tuple[str, ...]
     encode: ast.Call
     whole: str
-    backend: str | None
+    backend: str
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class _LayersExtractor(_Extractor):
         assert isinstance(encode, ast.Call)
         filled = _Fixed(path, given).visit(ast.parse(ast.unparse(encode), mode="eval").body)
         prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
-        layers = Layers(self.before, prepare, made, filled, whole, self._backend(path))
+        layers = Layers(self.before, prepare, made, filled, whole, self._backend(inner, path))
         return replace(extraction, layers=layers)
 
     def _is_host(self, node: ast.AST) -> bool:
@@ -114,8 +114,11 @@ class _LayersExtractor(_Extractor):
         if find_change(_Selected().visit(_Regrouped().visit(function)), called) is not None:
             raise _Misfit(inner, f"`{inner.station.function}` changes what it gets of `{called}`")
 
-    def _backend(self, path: str) -> str | None:
-        """The attribute of attention with its backend that the statements in front of the encoder's call read."""
+    def _backend(self, inner: _Method, path: str) -> str:
+        """The attribute of attention with its backend that the statements in front of the encoder's call read.
+
+        A graph gives no lengths, so one kernel alone may need them: FlashInfer, with which the class has no graphs.
+        """
         for function in (node for node in self.tower_methods if isinstance(node, FunctionNode)):
             for node in ast.walk(function):
                 if isinstance(node, ast.Attribute) and node.attr == "attn_backend":
@@ -125,7 +128,7 @@ class _LayersExtractor(_Extractor):
                         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
                     }
                     return ast.unparse(_Fixed(path, {}).visit(_Fixed("self", kept).visit(copy.deepcopy(node))))
-        return None
+        raise _Misfit(inner, "nothing in front of the encoder's call asks which attention backend needs lengths")
 
     def _unset(self, inner: _Method, call: ast.Call) -> dict[str, ast.expr]:
         """The parameters of the tower that the model does not hand over, with their defaults."""

@@ -139,7 +139,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
         counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
         device_bounds=tuple(_device_bounds(tower)),
     )
-    split = None if tower.already_split else split_tower(tower)
+    frames = port.sequences[0].unit != "item"
+    split = None if tower.already_split else split_tower(tower, frames=frames)
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(port, tower, parameters, tree.span(tower.file, owner.lineno))
     edits: defaultdict[str, list[Edit]] = defaultdict(list)

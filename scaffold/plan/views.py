@@ -619,6 +619,7 @@ class PackedView(SizedView):
     model_config: Code
     counts_frames: bool
     claims_frames: bool
+    has_vllm_config: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -1130,11 +1131,10 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    if layers.backend:
-        # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
-        asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
-        shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
-        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
+    # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
+    asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
+    shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
+    shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
         **shared,
@@ -1379,6 +1379,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         claims_frames=claims_frames,
+        has_vllm_config=facts.has_vllm_config,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,

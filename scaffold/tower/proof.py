@@ -33,6 +33,7 @@ def prove_split(
     """
     file = file if file is not None else split.slice.file
     before, after = ast.parse(before_source), ast.parse(after_source)
+    takes = frozenset(parameter.name for parameter in split.method_parameters)
     slices = {id(edit): tower for edit, tower in zip(split.edits, _slices(split.slice), strict=True)}
     problems: list[Diagnostic] = []
     touched: set[tuple[str, str]] = set()
@@ -40,7 +41,7 @@ def prove_split(
         if edit.file != file:
             continue
         touched |= {(edit.class_name, name) for name in (edit.replaces, *edit.adds)}
-        problems += _prove_class(before, after, edit, slices[id(edit)])
+        problems += _prove_class(before, after, edit, slices[id(edit)], takes)
     old, new = _without(before, touched), _without(after, touched)
     if old != new:
         line = next(
@@ -72,7 +73,9 @@ def _without(tree: ast.Module, methods: set[tuple[str, str]]) -> list[str]:
     return result
 
 
-def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower: TowerSlice) -> list[Diagnostic]:
+def _prove_class(
+    before: ast.Module, after: ast.Module, edit: MethodEdit, tower: TowerSlice, takes: frozenset[str]
+) -> list[Diagnostic]:
     old = _method(before, edit.class_name, edit.replaces)
     new = _method(after, edit.class_name, edit.replaces)
     method = _method(after, edit.class_name, METADATA_METHOD)
@@ -84,7 +87,7 @@ def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower:
         Diagnostic("VCG641", f"the split added `{text.splitlines()[0]}`, which could change eager", None, _HELP)
         for _, texts in edit.added
         for text in texts
-        if not _Harmless(tower).check(ast.parse(text).body[0])
+        if not _Harmless(tower, takes).check(ast.parse(text).body[0])
     ]
     forms = _Forms(tower)
     moved = list(_strip(_no_docstring(method.body), added[METADATA_METHOD]))
@@ -105,12 +108,18 @@ def _prove_class(before: ast.Module, after: ast.Module, edit: MethodEdit, tower:
     return problems
 
 
-def _hands_down(call: ast.expr, child: TowerSlice) -> bool:
-    """Whether the call of a child's metadata method passes on what pads and bounds the offsets that the child has."""
+def _hands_down(call: ast.expr, child: TowerSlice, takes: frozenset[str]) -> bool:
+    """Whether the call of a child's metadata method passes on what pads and bounds the offsets that the child has.
+
+    `takes`: what the tower's own method takes, which has a number of frames only where a graph counts them.
+    """
     assert isinstance(call, ast.Call), "its text is that of a call"
     names = {keyword.arg for keyword in call.keywords if keyword.arg == ast.unparse(keyword.value)}
     kinds = {crossing.kind for slice_ in _slices(child) for crossing in slice_.crossings}
-    padded = not kinds & {Kind.CUMULATIVE, Kind.TWO_SECTION} or {"max_batch_size", "max_frames_per_batch"} <= names
+    padded = (
+        not kinds & {Kind.CUMULATIVE, Kind.TWO_SECTION}
+        or {"max_batch_size", *takes & {"max_frames_per_batch"}} <= names
+    )
     bounded = Kind.HOST_BOUND not in kinds or any(name and name.endswith("override") for name in names)
     return padded and bounded
 
@@ -215,6 +224,7 @@ class _Harmless:
     """Whether an added statement leaves an eager call as it was: no capacity, no override, metadata on its device."""
 
     tower: TowerSlice
+    takes: frozenset[str]
 
     def check(self, node: ast.stmt) -> bool:
         """Whether `node` has one of the forms that a split may add."""
@@ -247,7 +257,7 @@ class _Harmless:
         return any(
             text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(")
             and target.startswith(child.attribute)
-            and _hands_down(value, child.slice)
+            and _hands_down(value, child.slice, self.takes)
             for child in self.tower.children
         )
 

@@ -45,10 +45,11 @@ from scaffold.tower.text import Replacement, SourceText, dedent, indent
 _WIDTH = 88
 
 
-def split_tower(tower: TowerSlice) -> TowerSplit:
+def split_tower(tower: TowerSlice, *, frames: bool = True) -> TowerSplit:
     """Rewrite a sliced tower.
 
-    Gives one edit for each class that changes, children first. Raises `DiagnosticError` VCG458 when the slice has
+    Gives one edit for each class that changes, children first. Without `frames` the main sequences are items, and the
+    metadata methods take no number of frames. Raises `DiagnosticError` VCG458 when the slice has
     nothing to split, or when the result cannot be written safely.
     """
     if tower.already_split:
@@ -61,9 +62,9 @@ def split_tower(tower: TowerSlice) -> TowerSplit:
     if left:
         raise DiagnosticError([_left_behind(tower, hazard) for hazard in left])
     edits: list[MethodEdit] = []
-    splitter = _Splitter(tower, child=False)
+    splitter = _Splitter(tower, child=False, frames=frames)
     for child in tower.children:
-        edits.extend(_split_child(child.slice))
+        edits.extend(_split_child(child.slice, frames=frames))
     edits.append(splitter.edit())
     keys = list(tower.keys)
     if len(set(keys)) != len(keys):
@@ -84,11 +85,11 @@ def _left_behind(tower: TowerSlice, hazard: Hazard) -> Diagnostic:
     )
 
 
-def _split_child(tower: TowerSlice) -> list[MethodEdit]:
+def _split_child(tower: TowerSlice, *, frames: bool) -> list[MethodEdit]:
     edits: list[MethodEdit] = []
     for child in tower.children:
-        edits.extend(_split_child(child.slice))
-    return [*edits, _Splitter(tower, child=True).edit()]
+        edits.extend(_split_child(child.slice, frames=frames))
+    return [*edits, _Splitter(tower, child=True, frames=frames).edit()]
 
 
 def _refuse(tower: TowerSlice, message: str, help_text: str, node: ast.AST | None) -> DiagnosticError:
@@ -134,9 +135,11 @@ class _Writer:
 class _Splitter:
     """Writes the two functions of one class."""
 
-    def __init__(self, tower: TowerSlice, *, child: bool) -> None:
+    def __init__(self, tower: TowerSlice, *, child: bool, frames: bool) -> None:
         self.tower = tower
         self.child = child
+        self.frames = frames
+        self.capacity = ("max_batch_size", "max_frames_per_batch") if frames else ("max_batch_size",)
         self.source = SourceText(tower.source)
         self.function = _function(tower)
         self.indentation = self.source.indentation_of(self.function)
@@ -152,6 +155,9 @@ class _Splitter:
         self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
         self._check_reserved()
 
+    def _of(self, child: ChildSlice) -> _Splitter:
+        return _Splitter(child.slice, child=True, frames=self.frames)
+
     # ------------------------------------------------------------------ names
 
     def _name_offsets(self) -> tuple[_Offsets, ...]:
@@ -160,7 +166,7 @@ class _Splitter:
         result = []
         for crossing in cumulative:
             if crossing is main:
-                result.append(_Offsets(crossing, ("max_batch_size", "max_frames_per_batch"), ""))
+                result.append(_Offsets(crossing, self.capacity, ""))
             else:
                 stem = crossing.name.removeprefix("cu_").replace("_seqlens", "").replace("seqlens", "") or crossing.name
                 result.append(_Offsets(crossing, (f"max_{stem}_seqs_per_batch",), f"{stem}_"))
@@ -186,7 +192,7 @@ class _Splitter:
             for crossing in self.tower.crossings
         ]
         for child in self.tower.children:
-            result += _Splitter(child.slice, child=True).padding()
+            result += self._of(child).padding()
         return tuple(result)
 
     def method_parameters(self) -> tuple[Parameter, ...]:
@@ -197,7 +203,7 @@ class _Splitter:
         integer = "int | None"
         counts, overrides = self._capacities()
         if not self.child or counts:
-            counts = ["max_batch_size", "max_frames_per_batch", *counts]
+            counts = [*self.capacity, *counts]
         if not self.child or overrides:
             overrides = ["max_seqlen_override", *overrides]
         result += [Parameter(name, integer, "None", True) for name in dict.fromkeys((*counts, *overrides))]
@@ -209,13 +215,13 @@ class _Splitter:
         counts = [name for offsets in self.offsets for name in offsets.capacity]
         overrides = [self._override(bound) for bound in self._bounds()]
         for child in self.tower.children:
-            more = _Splitter(child.slice, child=True)._capacities()
+            more = self._of(child)._capacities()
             counts, overrides = counts + more[0], overrides + more[1]
         return counts, overrides
 
     def _handed_down(self, child: ChildSlice) -> list[str]:
         """The capacities that a child's metadata method takes: offsets are padded in the class that makes them."""
-        takes = _Splitter(child.slice, child=True)
+        takes = self._of(child)
         fixed = {*child.slice.metadata, *(parameter.name for parameter in child.slice.constants), "device"}
         return [parameter.name for parameter in takes.method_parameters() if parameter.name not in fixed]
 
@@ -520,8 +526,8 @@ class _Splitter:
         for index, parameter in enumerate(positional):
             annotation, default = parameter.annotation, parameter.default
             if parameter.name in self.tower.metadata:
-                if annotation is not None and not annotation.startswith(("'", '"', "Optional[")):
-                    annotation = annotation if "None" in annotation.split(" | ") else f"{annotation} | None"
+                if _is_widened(annotation):
+                    annotation = f"{annotation} | None"
                 if default is None and index >= optional_from:
                     default = "None"
             lines.append(f"{inner}{_declare(Parameter(parameter.name, annotation, default))},")
@@ -570,8 +576,11 @@ class _Splitter:
             self.announced = True
             arguments = list(self.tower.metadata) + [f"{p.name}={p.name}" for p in self.tower.constants]
             call = _wrapped(f"{METADATA_ARGUMENT} = self.{METADATA_METHOD}", arguments, len(indentation) + 4)
+            # A caller with metadata gives None, which the metadata method does not take.
+            widened = [p.name for p in self.tower.parameters if p.name in arguments and _is_widened(p.annotation)]
+            body = "\n".join([*(f"assert {name} is not None" for name in widened), call])
             writer.blank()
-            writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(call, "    "), indentation)
+            writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(body, "    "), indentation)
             written = {
                 name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in stores(leaf.node)
             }
@@ -682,6 +691,13 @@ def _alias(source: str, module: str) -> str | None:
                 if alias.name == module:
                     return alias.asname or alias.name
     return None
+
+
+def _is_widened(annotation: str | None) -> bool:
+    """Whether the new function takes None for a parameter of the grid, where the old one did not."""
+    if annotation is None or annotation.startswith(("'", '"', "Optional[")):
+        return False
+    return "None" not in annotation.split(" | ")
 
 
 def _declare(parameter: Parameter) -> str:

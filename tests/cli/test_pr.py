@@ -456,6 +456,17 @@ def test_an_edited_port_needs_a_proof_of_its_own_bytes(run, verified, ported):
     assert run("pr", "internvl", "--vllm", ported).code == 5
 
 
+def test_an_edit_beside_the_port_is_said(run, verified, ported):
+    entry = ported / TEST
+    entry.write_text(entry.read_text().replace("What is in this image", "What does this image show"))
+    verified(ported, GOOD)
+    done = run("pr", "internvl", "--vllm", ported)
+    assert done.code == 0
+    assert (
+        "open  the change is what the descriptor generates: `MODEL_CONFIGS['internvl']` in the tree is not" in done.err
+    )
+
+
 def test_what_was_not_run_is_named(run, verified, ported):
     verified(ported, GOOD, options=("--tail", "fa3"))
 

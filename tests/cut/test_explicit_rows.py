@@ -97,6 +97,7 @@ def test_items_whose_sides_tell_no_patches_are_refused() -> None:
         ),
         (LOOK, f"if select_layers:\n            return ()\n        {LOOK}", "may leave"),
         ("embed_sizes = [p.shape[-2]", "embed_sizes = select_layers or [p.shape[-2]", "does not hand over"),
+        ("attention.attn_backend", "attention.backend", "which attention backend needs lengths"),
     ],
 )
 def test_code_of_another_form_is_run_again(old: str, new: str, says: str, release_tree: Any) -> None:

@@ -650,6 +650,15 @@ def test_a_part_that_is_none_is_guessed_where_the_models_code_reads_it() -> None
     assert not configuration.repair(missed(translate)), "nothing says what a map is"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("image_newline_idx", 9), ("layer_norm_epsilon", 1e-6), ("layer_idx", None)]
+)
+def test_a_value_is_guessed_where_its_name_says_what_it_is(name: str, value: Any) -> None:
+    whole = transformers.PretrainedConfig()
+    known = Configuration(whole, "a test").repair(AttributeError("missed", name=name, obj=whole))
+    assert (known, getattr(whole, name, None)) == (value is not None, value)
+
+
 def test_what_is_missed_of_a_part_of_a_processor_is_the_towers() -> None:
     from transformers.image_processing_base import ImageProcessingMixin
 

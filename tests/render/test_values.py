@@ -246,21 +246,53 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
 @pytest.mark.parametrize("items", [1, 2, 6])
-def test_videos_of_a_graph_have_no_more_frames_than_it(items: int, frames: int) -> None:
+@pytest.mark.parametrize("limited", [False, True])
+def test_videos_of_a_graph_have_no_more_frames_than_it(limited: bool, items: int, frames: int) -> None:
     """Whatever batches the manager makes of them, by their number and the tokens of the path."""
     model, budgets = made("qwen2_5_vl", Packed), (64, 24, 8)
+    if limited:
+        model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True, attention_fills_zeros=True))
+        model.vllm_config = configured([*budgets], frames)
     rooms = {}
     for budget in budgets:
         kept = model.prepare_encoder_cudagraph_capture_inputs(
             budget, items, frames, torch.device("cpu"), torch.float
         ).values
         rooms[budget] = len(kept["cu_seqlens"]) - 1
+        assert not limited or rooms[budget] <= max(items, frames), "the limit that the user gives"
     grids = [[t, 2, 2 * w] for t in (1, 2, 3, 5, 7) for w in (1, 3)]
     for some in itertools.combinations(grids, items):
         pixels = torch.zeros(sum(t * h * w for t, h, w in some), 1)
         tokens = path_tokens(model, {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(some)})
         for budget in budgets:
             assert sum(tokens) > budget or sum(t for t, _, _ in some) <= rooms[budget], (some, budget)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "limit", "tokens"),
+    [
+        ([], None, 8),
+        ([], 0, 8),
+        ([], 10, 20),
+        ([64], 64, 8),
+        ([100], 9, 12),
+        ([13824, 2048], 64, 216),
+    ],
+)
+def test_a_frame_claims_its_share_of_the_largest_budget(budgets: list[int], limit: int | None, tokens: int) -> None:
+    model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True))
+    model.vllm_config = configured(budgets, limit)
+    assert path_tokens(model, packed_batch("video")) == [tokens, tokens, 2 * tokens]
+
+
+def configured(budgets: list[int], limit: int | None) -> Any:
+    return Struct(
+        scheduler_config=Struct(max_num_batched_tokens=500),
+        model_config=Struct(max_model_len=200),
+        compilation_config=Struct(
+            encoder_cudagraph_token_budgets=budgets, encoder_cudagraph_max_frames_per_batch=limit
+        ),
+    )
 
 
 def path_tokens(model: Any, batch: dict[str, Any]) -> list[int]:
@@ -413,11 +445,12 @@ def test_units_of_an_explicit_port(made_of: dict[str, Any]) -> None:
     agree([model.encoder_eager_forward(batch)], [torch.cat(wanted)])
     ready = {"image_embeds": torch.rand(2, 5, HIDDEN)}
     specs = model.get_encoder_cudagraph_item_specs(ready)
-    assert [(spec.output_tokens, spec.path_output_tokens) for spec in specs] == [(5, {"default": 0})] * 2
-    found: dict[int, Any] = {}
-    chosen = model.select_encoder_cudagraph_items(ready, [1])
-    model.postprocess_encoder_output({}, [1], [5], found, True, chosen)
-    agree([found[1]], [ready["image_embeds"][1]])
+    assert [spec.output_tokens for spec in specs] == [5, 5]
+    assert all(spec.path_output_tokens["default"] > 1 << 30 for spec in specs), "more than any graph holds"
+    agree(
+        [model.encoder_eager_forward(model.select_encoder_cudagraph_items(ready, [1]))],
+        [ready["image_embeds"][1]],
+    )
 
 
 class Rows(Model):

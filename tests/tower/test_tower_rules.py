@@ -472,6 +472,34 @@ def test_capacities_reach_the_child_whose_offsets_they_pad(name: str, tmp_path: 
     assert [problem.code for problem in prove_split(small_source(body), _kept(after), _kept_split(split))] == ["VCG641"]
 
 
+@pytest.mark.parametrize("name", ["offsets that a child makes", "offsets that a child gets"])
+def test_a_tower_of_images_takes_no_number_of_frames(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    body = RULES[name][0]
+    split = split_tower(slice_small(tmp_path, body), frames=False)
+    after = apply_split(small_source(body), split, MODULE)
+    assert "max_frames_per_batch" not in after
+    assert prove_split(small_source(body), after, split) == ()
+    tower = run_module(after, "after").Tower()
+    assert tower.prepare_encoder_metadata([[1, 2, 2]], max_batch_size=3)["cu_seqlens"].tolist() == [0, 4, 4, 4]
+    kept = prove_split(small_source(body), _kept(after), _kept_split(split))
+    assert [problem.code for problem in kept] == ["VCG641"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "told"), [("list[list[int]]", True), ("list[list[int]] | None", False), ("'Grid'", False)]
+)
+def test_the_metadata_method_gets_a_grid_where_the_new_function_may_have_none(
+    annotation: str, told: bool, tmp_path: Path
+) -> None:
+    """vLLM's type check asks for it: the old function took no None, and a caller with metadata has no grid."""
+    body = "pos = self.lookup(grid_thw)\nreturn self.patch_embed(x) + pos"
+    tower = slice_small(tmp_path, body)
+    typed = tuple(replace(p, annotation=annotation) if p.name == "grid_thw" else p for p in tower.parameters)
+    split = split_tower(replace(tower, parameters=typed))
+    assert ("assert grid_thw is not None" in apply_split(small_source(body), split, MODULE)) is told
+
+
 def _kept(text: str) -> str:
     """What a parent that keeps the capacities to itself would write."""
     for name in ("max_batch_size", "max_frames_per_batch", "max_seqlen_override"):

@@ -147,7 +147,7 @@ class Configuration:
             if re.search("pixel|vis|vit|image|mm_", name) and getattr(vision, "hidden_size", None):
                 return vision.hidden_size  # type: ignore[union-attr]
             return 96
-        if name.endswith(("_token_id", "_token_index")):
+        if name.endswith(("_token_id", "_token_index")) or re.fullmatch(r"image\w*_idx", name):
             return 9
         raise KeyError(name)
 
@@ -630,7 +630,8 @@ USUAL: dict[str, Any] = {
     "num_heads": 2, "heads": 2, "num_key_value_heads": 2, "head_dim": 32, "kv_channels": 32, "num_channels": 3,
     "in_channels": 3, "image_size": 56, "patch_size": 14, "image_patch_size": 14, "temporal_patch_size": 2,
     "spatial_merge_size": 2, "window_size": 112, "out_hidden_size": 96, "output_dim": None,
-    "default_output_length": 280, "layer_norm_eps": 1e-6, "rms_norm_eps": 1e-6,
+    "default_output_length": 280, "layer_norm_eps": 1e-6, "layer_norm_epsilon": 1e-6,
+    "rms_norm_eps": 1e-6,
     "norm_type": "layer_norm", "hidden_act": "gelu", "qkv_bias": True, "attention_bias": True,
     "mlp_bias": True, "use_bias": False, "qk_normalization": False, "use_qk_norm": False, "attention_dropout": 0.0,
     "hidden_dropout_prob": 0.0, "dropout": 0.0, "drop_path_rate": 0.0, "initializer_factor": 1.0,
@@ -652,6 +653,7 @@ USUAL: dict[str, Any] = {
     # language
     "vocab_size": 1024, "embedding_size": 1024, "max_position_embeddings": 4096, "rope_theta": 10000.0,
     "tie_word_embeddings": False, "weight_tying": False, "architectures": ["Qwen2ForCausalLM"],
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
     "model_type": "qwen2", "image_token_id": 5, "image_token_index": 5, "video_token_id": 6,
     "vision_start_token_id": 7, "vision_end_token_id": 8,
 }  # fmt: skip

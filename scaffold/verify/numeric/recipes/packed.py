@@ -89,7 +89,7 @@ class PackedGrid(Recipe):
             Session("budget 64; 8 items; default frames", (64,), 8, None, several),
             Session("budgets 20, 64; 4 items; no video", (20, 64), 4, 0, tuple(image)),
             # Nine sequences or more: FlashInfer's offsets have room for sixteen, and those of a batch for eight.
-            Session("budget 128; 2 items; 9 frames", (128,), 2, 9, tuple(image + video)),
+            Session("budget 128; 2 items; 12 frames", (128,), 2, 12, tuple(image + video)),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:
