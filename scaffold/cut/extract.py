@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: The inputs of a batch in the protocol's method that puts results together, and other variables of it.
 _INPUTS = "batch_mm_kwargs"
-_TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "index", "embeds")
+_TAKEN = (_INPUTS, "outputs", "indices", "dest", "clone", "features", "num_patches", "num_chunks", "index", "embeds")
 
 #: Functions that compute sizes on the host, and the other nodes of such an expression.
 _FUNCTIONS = ("len", "list", "map", "sum")
@@ -76,9 +76,9 @@ class Extraction:
 
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
-    batch into. `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an
-    axis of the pixels away, if there is one. `encode` is the method that a graph holds,
-    and `returns` the type of what `after` gives.
+    batch into. `unpacked` are variables that a method of the model gives of it, and the call. `split`: it takes the
+    features of each item, else those of the batch. `regroups`: the model takes an axis of the pixels away, if there is
+    one. `encode` is the method that a graph holds, and `returns` the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -91,6 +91,7 @@ class Extraction:
     encode: str = ""
     returns: str = ""
     layers: Layers | None = None
+    unpacked: tuple[str, str] | None = None
 
     @property
     def made(self) -> str:
@@ -112,7 +113,8 @@ class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
-    `encode` is the name of the method for `call`.
+    `encode` is the name of the method for `call`, and `beside` are those of what the encoder gets with each unit, in
+    the order of its call.
     """
 
     entry: Call
@@ -120,6 +122,7 @@ class Form:
     after: str | None
     asked: Span
     encode: str = ENCODE_METHODS["patch"]
+    beside: tuple[str, ...] = ()
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
@@ -134,13 +137,16 @@ def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: F
         return misfit.note(tree, form)
 
 
-def find_calls(tree: SourceTree, way: Way) -> tuple[Call, ...]:
-    """The calls of the model on its units around those of the encoder, as a descriptor says them; the inner first."""
+def find_calls(tree: SourceTree, way: Way, beside: Sequence[str] = ()) -> tuple[Call, ...]:
+    """The calls of the model on its units around those of the encoder, as a descriptor says them; the inner first.
+
+    `beside` names what the encoder gets with each unit.
+    """
     found: dict[str, Call] = {}
     for station in way.stations:
         method = _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
         for site, units in zip(method.calls(station.sites), station.units, strict=False):
-            for run in runs_of(method.function, site, units[0]):
+            for run in runs_of(method.function, site, units, beside):
                 with suppress(ExpressionError):
                     found.setdefault(run.call, parse_call(run.call))
     return tuple(found.values())
@@ -159,6 +165,8 @@ class Run:
     body: str
     #: With the one name that reads the value of each.
     steps: tuple[tuple[ast.Assign, ast.Name], ...] = ()
+    #: The variables that the encoder gets with the pixels.
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,7 @@ class _Extractor:
         made = [one.function for one in way.stations if one.function in ENCODE_METHODS.values()]
         self.stands = bool(made)
         self.parsed: tuple[str, str] | None = None
+        self.unpacked: tuple[str, str] | None = None
         if not self.stands and form.call is not None:
             self._find_runs(form.call)
         #: A method of the model needs no other around its call.
@@ -280,6 +289,7 @@ class _Extractor:
         for place, (method, source) in enumerate(zip(self.methods, sources, strict=True)):
             if method is not cut:
                 self._check_result(method, source, inner=place > last)
+        arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         edits: list[MethodEdit] = []
         for method, source in zip(self.methods, sources, strict=True):
             station, added = method.station, []
@@ -292,7 +302,6 @@ class _Extractor:
                 text = "\n".join([source, *(helper for _, helper in added)])
                 names = tuple(name for name, _ in added)
                 edits.append(MethodEdit(station.file, station.class_name, station.function, names, text))
-        arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         return Extraction(
             tuple(edits),
             tuple(method.station.place for method in self.methods),
@@ -303,6 +312,7 @@ class _Extractor:
             any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
             self.encode,
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
+            unpacked=self.unpacked,
         )
 
     # -- what a graph holds
@@ -315,7 +325,8 @@ class _Extractor:
             station, runs = method.station, []
             sites = zip(method.calls(station.sites), station.units, strict=False)
             for site, units in sites if (station.file, station.class_name) in self.owners else ():
-                run = next((one for one in runs_of(method.function, site, units[0]) if one.call == wanted), None)
+                runs_here = runs_of(method.function, site, units, self.form.beside)
+                run = next((one for one in runs_here if one.call == wanted), None)
                 first = first or run
                 if run is not None and first is not None and run.body == first.body:
                     runs.append(run)
@@ -346,7 +357,8 @@ class _Extractor:
             if converted != _PARAMETER:
                 lines = [f"{_PARAMETER} = {converted}", f"return {body.replace(converted, _PARAMETER)}"]
         text = textwrap.indent("\n".join(lines), "    ")
-        return f"def {self.encode}(self, {_PARAMETER}: torch.Tensor) -> torch.Tensor:\n{text}\n"
+        parameters = ", ".join(f"{name}: torch.Tensor" for name in (_PARAMETER, *self.form.beside))
+        return f"def {self.encode}(self, {parameters}) -> torch.Tensor:\n{text}\n"
 
     # -- what follows it
 
@@ -405,6 +417,8 @@ class _Extractor:
                 ]
                 if name in method.parameters:
                     return None if stored else self._handed(method, name, seen)
+                if len(stored) == 1 and not values:
+                    return self._unpacked_as(method, name, seen)
                 if not len(stored) == len(values) == 1:
                     return None
                 call = self._parse_call(method, values[0])
@@ -446,9 +460,30 @@ class _Extractor:
         self.parsed = self.parsed or (name, value)
         return name if self.parsed == (name, value) and name not in _TAKEN else None
 
+    def _unpacked_as(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        """The variable of a port, where a call of a method of the model gives it with others, of what the port has."""
+        for node in ast.walk(method.function):
+            match node:
+                case ast.Assign(targets=[ast.Tuple(elts=elts)], value=ast.Call(args=args, keywords=[]) as call):
+                    names = [one.id for one in elts if isinstance(one, ast.Name)]
+                    own = _callee(call).removeprefix("self.") in self.names
+                    given = [self._given(method, one, seen) for one in args] if name in names and own else [None]
+                    found = [one for one in given if one is not None]
+                    if len(names) < len(elts) or len(found) < len(given):
+                        continue
+                    value = f"{_callee(call)}({', '.join(found)})"
+                    kept = self.unpacked[0].split(", ") if self.unpacked else ["_"] * len(names)
+                    same = self.unpacked is None or self.unpacked[1] == value
+                    if not same or name in _TAKEN or (self.parsed is not None and name == self.parsed[0]):
+                        return None
+                    shown = [one if one == name else old for one, old in zip(names, kept, strict=True)]
+                    self.unpacked = ", ".join(shown), value
+                    return name
+        return None
+
     def _unparsed(self, arguments: list[str]) -> list[str]:
         """The arguments with inputs in the place of parsed ones, if the model's parser hands on all that they read."""
-        if self.parsed is None:
+        if self.parsed is None or self.unpacked is not None:
             return arguments
         inputs = _Given(self.parsed[0], self._handed_on())
         nodes = [inputs.visit(ast.parse(argument, mode="eval")) for argument in arguments]
@@ -548,6 +583,11 @@ class _Extractor:
             return self._entry_type(method, values[0].slice)
         called = _callee(values[0]).removeprefix("self.") if values else ""
         found = next((one.returns for one in self.functions if one.name == called), None)
+        if self.unpacked is not None and name in self.unpacked[0].split(", "):
+            called = self.unpacked[1].partition("(")[0].removeprefix("self.")
+            types = next((one.returns for one in self.functions if one.name == called), None)
+            each = types.slice.elts if isinstance(types, ast.Subscript) and isinstance(types.slice, ast.Tuple) else []
+            return dict(zip(self.unpacked[0].split(", "), each, strict=False)).get(name)
         return found.left if isinstance(found, ast.BinOp) and ast.unparse(found.right) == "None" else found
 
     def _entry_type(self, method: _Method, key: ast.expr) -> ast.expr | None:
@@ -580,7 +620,8 @@ class _Extractor:
         changes: list[tuple[int, int, str]] = []
         for run in () if self.is_own else method.runs:
             pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
-            changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({pixels})"))
+            given = ", ".join([pixels, *run.beside])
+            changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({given})"))
             for step, _ in run.steps:
                 begin, end = method.extent(step)
                 changes.append((method.offset(begin, 0), method.offset(end, 0), ""))
@@ -696,15 +737,19 @@ def _is_table(node: ast.AST) -> bool:
     return False
 
 
-def runs_of(function: FunctionNode, site: ast.Call, units: int | str) -> Iterator[Run]:
-    """The calls of parts of the model around a call of the encoder, which has its pixels at `units`; the inner first.
+def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], beside: Sequence[str]) -> Iterator[Run]:
+    """The calls of parts of the model around a call of the encoder, which has at `units` its pixels and the variables
+    that are called `beside`; the inner first.
 
     A conversion of the pixels' type in front of it is part of each.
     """
     given: dict[int | str, ast.expr] = dict(enumerate(site.args))
     given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
-    pixels, steps = given[units], []
+    pixels, steps = given[units[0]], []
+    variables = [one.id for one in (given[unit] for unit in units[1:]) if isinstance(one, ast.Name)]
+    if len(variables) != len(beside):
+        return
     statement = next(one for one in _above(parents, site) if isinstance(one, ast.stmt))
     made = _preceding(parents, statement)
     if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value):
@@ -716,13 +761,17 @@ def runs_of(function: FunctionNode, site: ast.Call, units: int | str) -> Iterato
     of = _converted(pixels)
     if of is not None and isinstance(pixels, ast.Call):
         inner, pixels = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords), of
-    call, body = (_replaced(site, given[units], new) for new in (ast.Name(_PIXELS, ast.Load()), inner))
+    named = {given[unit]: ast.Name(name, ast.Load()) for unit, name in zip(units[1:], beside, strict=True)}
+    call, body = (_replaced(site, {given[units[0]]: new, **named}) for new in (ast.Name(_PIXELS, ast.Load()), inner))
     node: ast.expr = site
     while True:
-        yield Run(node, pixels, ast.unparse(call), ast.unparse(body), tuple(steps))
+        yield Run(node, pixels, ast.unparse(call), ast.unparse(body), tuple(steps), tuple(variables))
         parent = parents[node]
         if isinstance(parent, ast.Call) and node in parent.args:
-            call, body, node = _replaced(parent, node, call), _replaced(parent, node, body), parent
+            others = [one for one in (*parent.args, *(one.value for one in parent.keywords)) if one is not node]
+            if any(one.id not in ("self", "torch") for one in _names(others)):
+                return
+            call, body, node = _replaced(parent, {node: call}), _replaced(parent, {node: body}), parent
             continue
         following = _following(parents, parent) if isinstance(parent, ast.Assign) else None
         uses = [one for one in _names([following]) if one.id == _target(parent)] if following is not None else []
@@ -759,10 +808,10 @@ def _preceding(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.Assign | 
     return None
 
 
-def _replaced(call: ast.Call, old: ast.expr, new: ast.expr) -> ast.Call:
-    """A call with another argument."""
-    keywords = [ast.keyword(one.arg, new if one.value is old else one.value) for one in call.keywords]
-    return ast.Call(call.func, [new if one is old else one for one in call.args], keywords)
+def _replaced(call: ast.Call, new: Mapping[ast.expr, ast.expr]) -> ast.Call:
+    """A call with other arguments."""
+    keywords = [ast.keyword(one.arg, new.get(one.value, one.value)) for one in call.keywords]
+    return ast.Call(call.func, [new.get(one, one) for one in call.args], keywords)
 
 
 def _following(parents: dict[ast.AST, ast.AST], node: ast.AST) -> ast.stmt | None:

@@ -92,6 +92,9 @@ class _LayersExtractor(_Extractor):
         layers = Layers(self.before, prepare, made, filled, whole, self._backend(inner, path))
         return replace(extraction, layers=layers)
 
+    def _unpacked_as(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        return None  # A port of rows has no statement for it.
+
     def _is_host(self, node: ast.AST) -> bool:
         shape = isinstance(node, ast.Attribute) and node.attr == "shape"
         return shape or isinstance(node, _HOST_OF_ITEMS) or super()._is_host(node)

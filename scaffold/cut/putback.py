@@ -29,8 +29,9 @@ def prove_extraction(
 
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self.ENCODE(e)`
-    becomes the one expression that this method returns, with `e` in the place of its one parameter, before which
-    nothing there has an effect. The method may first set its parameter to such an expression.
+    becomes the one expression that this method returns, with `e` in the place of its first parameter, before which
+    nothing there has an effect. The method may first set its parameter to such an expression. Further arguments are
+    variables, each in the place of one name.
 
     `x, y = self.FIRST(z)` becomes the body of that method, which takes `z` and ends with `return x, y`.
 
@@ -87,7 +88,7 @@ def _whole(
         return None
     if first is not None and not _prepend(function, first, methods.get((owner, first))):
         return None
-    putting = _Encode(encode, methods.get((owner, encode)))
+    putting = _Encode(encode, methods.get((owner, encode)), function)
     putting.visit(function)
     if putting.failed:
         return None
@@ -177,22 +178,27 @@ def _is_set_first(body: list[ast.stmt], name: str) -> bool:
 class _Encode(ast.NodeTransformer):
     """Puts the one expression of the method in the place of its calls."""
 
-    def __init__(self, name: str, method: ast.FunctionDef | None) -> None:
+    def __init__(self, name: str, method: ast.FunctionDef | None, function: ast.FunctionDef) -> None:
         self.name, self.method, self.failed = name, method, False
+        self.variables = _locals(function)
+        # An expression that sets a variable may come before or behind a further argument.
+        self.sets = any(isinstance(node, ast.NamedExpr | ast.Nonlocal) for node in ast.walk(function))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if ast.unparse(node.func) != f"self.{self.name}":
             return node
         parameters = [one.arg for one in self.method.args.args] if self.method is not None else []
-        if self.method is None or len(parameters) != 2 or len(node.args) != 1 or node.keywords:
+        further = [one.id for one in node.args[1:] if isinstance(one, ast.Name)]
+        fits = 2 <= len(parameters) == len(further) + 2 == len(node.args) + 1 and not node.keywords
+        if self.method is None or not fits or (further and self.sets):
             self.failed = True
             return node
         scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
         given: ast.AST = node.args[0]
         for part in self.method.body:
             is_last = part is self.method.body[-1]
-            sets = isinstance(part, ast.Assign) and [ast.unparse(one) for one in part.targets] == parameters[1:]
+            sets = isinstance(part, ast.Assign) and [ast.unparse(one) for one in part.targets] == parameters[1:2]
             right = isinstance(part, ast.Return) if is_last else sets
             value = copy.deepcopy(part.value) if right and isinstance(part, ast.Return | ast.Assign) else None
             nodes = [*ast.walk(value)] if value is not None else []
@@ -201,6 +207,15 @@ class _Encode(ast.NodeTransformer):
             if value is None or own or len(uses) != 1 or not _leads(value, uses[0]):
                 self.failed = True
                 return node
+            named = [one for one in nodes if isinstance(one, ast.Name)]
+            beside = [one for one in named if one.id in parameters[2:]]
+            twice = len({one.id for one in beside}) < len(beside)
+            if twice or any(one.id in self.variables and one.id not in parameters for one in named):
+                self.failed = True
+                return node
+            others = dict(zip(parameters[2:], further, strict=True))
+            for one in beside:
+                one.id = others[one.id]
             given = _Put(uses[0], given).visit(value)
         return given
 

@@ -80,6 +80,7 @@ from scaffold.descriptor.sections import (
     TestEntry,
     Tokens,
     Tower,
+    UnitInput,
     UnitItem,
     UnitModality,
     UnitPixels,
@@ -128,8 +129,18 @@ LOOP_METHOD = "forward_layers"
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
 
-#: The method that a graph of an explicit port holds, by what a unit is: a patch of an item, or an item of a modality.
-ENCODE_METHODS = {"patch": "_encode_patches", **{name: f"_encode_{name}s" for name in (*MODALITIES, CHUNK)}}
+#: The method that a graph of an explicit port holds, by what a unit is: a patch or a chunk of an item, or an item.
+ENCODE_METHODS = {
+    "patch": "_encode_patches",
+    "chunk": "_encode_chunks",
+    **{name: f"_encode_{name}s" for name in (*MODALITIES, CHUNK)},
+}
+
+
+def unit_word(modality: str, *, single: bool) -> str:
+    """The word for one unit, for `ENCODE_METHODS`; `single`: an item is one unit."""
+    return modality if single else "chunk" if modality == "audio" else "patch"
+
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
@@ -471,6 +482,20 @@ class CutPort(ReentryPort):
     @property
     def unit_arguments(self) -> tuple[str, ...]:
         return tuple((self.forward.with_ if self.forward else None) or ())
+
+    @property
+    def unit(self) -> str:
+        """The word for one unit of an explicit port: an item, or what models call a part of it."""
+        return unit_word(next(iter(self.modalities)), single=self.explicit is not None and self.explicit.single)
+
+    @property
+    def beside(self) -> dict[str, UnitInput]:
+        """The encoder's arguments with an entry for each unit, in the order of its call, beside the pixels."""
+        given = (self.forward.with_ if self.forward else None) or {}
+        call = self.forward.call if given else None
+        passed = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
+        entries = {one.name: given.get(one.name) for one in passed if isinstance(one, Name)}
+        return {name: entry for name, entry in entries.items() if isinstance(entry, UnitInput)}
 
     @property
     def long_calls(self) -> str:

@@ -805,6 +805,14 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
     fields = port.fields or {}
     for modality in (port.modalities or {}).values():
         pixels = fields.get(modality.pixels or "") if modality is not None else None
+        for name in port.unit_arguments:
+            if name not in port.beside or fields.get(name) != pixels:
+                yield context.at_key(
+                    "VCG349",
+                    f"`{name}` is no input whose items have an entry for each unit, as those of the pixels have",
+                    "explicit",
+                    "delete this section: the port then runs the model's own code",
+                )
         own = pixels.sizes if isinstance(pixels, SizedField) else None
         for name, field in fields.items():
             if isinstance(field, SizedField) and field != pixels:

@@ -495,8 +495,9 @@ class Explicit(Record):
     """A port in a tree that runs the model's code once: a graph holds one method, which eager code calls, too."""
 
     call: Call = declare(
-        CallText(),
-        "what a graph holds of units: the encoder, and whatever follows it unit by unit, such as a projector",
+        CallText("cut"),
+        "what a graph holds of units: the encoder, and whatever follows it unit by unit, such as a projector; names of "
+        "`forward.with` are inputs of a batch, whose items have as many entries as units",
         examples=["self.multi_modal_projector(self.vision_tower(pixels))"],
     )
     tokens: Expression = declare(

@@ -84,6 +84,8 @@ class Site:
     after: tuple[str, ...]
     #: Whether it gets the pixels as they are, moved or joined.
     raw: bool
+    #: Whether each of `more` is an input of that name.
+    given: bool = True
     #: Whether the call gets units of padding, too, or no units of the padding in the input.
     padded: bool = False
     short: bool = False
@@ -133,13 +135,16 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         sheet.put("forward.result", sites[0].result, sites[0].place, why="what later calls get of the result")
     if sites[0].layers:
         sheet.put("forward.layers", sites[0].layers, sites[0].place, why="what the model takes of the list")
-    if len(kept) == 1 and sites[0].raw and not sheet.keys("forward.")[1:] and not sheet.has("pixels.padded"):
+    others = [key for key in sheet.keys("forward.") if not key.startswith(("forward.call", "forward.with."))]
+    if len(kept) == 1 and sites[0].raw and sites[0].given and not others and not sheet.has("pixels.padded"):
         [(site, entry)] = kept.values()
 
         def tokens(held: Call, whole: bool) -> str | None:
             units = units_of(batches[0])[site.pixels][0]
             rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
             said = _of_spectrum(recording, rows) if rows is not None else []
+            # An encoder may join two positions.
+            said += [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)] if rows is not None else []
             return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
@@ -243,7 +248,8 @@ def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site
         same = [one for way in ways for one in way if site.form == one.form]
         if len(same) > 1 and not all(one.short for one in same):
             padded, raw = any(one.padded for one in same), all(one.raw for one in same)
-            found.setdefault(site.form, (replace(site, padded=padded, raw=raw), len(same)))
+            given = all(one.given for one in same)
+            found.setdefault(site.form, (replace(site, padded=padded, raw=raw, given=given), len(same)))
     ordered = sorted(found.values(), key=lambda one: (any(form for _, form in one[0].more), bool(one[0].made), -one[1]))
     return [site for site, _ in ordered]
 
@@ -324,8 +330,9 @@ def _pieces(
         way = tuple(batch.frames[one] for one in batch.chain(index))
         (text, more), unit = told, shapes[key][1]
         raw = any(one.key == key for one in given[name].sources)
+        inputs = all(form is not None and any(one.key == of for one in given[of].sources) for of, form in more)
         result = taken[0] if taken is not None else None
-        site = Site(text, key, unit, way, axis, made, more, result, after, raw, layers=layers)
+        site = Site(text, key, unit, way, axis, made, more, result, after, raw, inputs, layers=layers)
         yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
         return
 

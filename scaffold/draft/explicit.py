@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
 from scaffold.descriptor.expressions import Call, parse_call
-from scaffold.descriptor.port import ENCODE_METHODS
+from scaffold.descriptor.port import ENCODE_METHODS, unit_word
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
@@ -43,8 +43,9 @@ def put_explicit(
     `single`: an item is one unit.
     """
     what = "audio" if sheet.has("modalities.audio.pixels") else "image"
-    after = f"_project_{what}_features" if single else "_merge_patch_embeddings"
-    encode = ENCODE_METHODS[what if single else "patch"]
+    unit = unit_word(what, single=single)
+    after = f"_project_{what}_features" if single else f"_merge_{unit}_embeddings"
+    encode = ENCODE_METHODS[unit]
     found = _find(subject, parse_call(entry), parse_call(call), after, encode) if _has_paths(subject) else None
     if found is None:
         return
@@ -68,11 +69,12 @@ def _find(
     tree, model = subject.tree, subject.model
     way = find_way(tree, model.file, model.class_name, {entry.path: NOWHERE}, encoder, NOWHERE)
     family = tuple(subject.program.lineage(model.owner))
-    calls = [call for call in find_calls(tree, way) if call != encoder]
+    beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
+    calls = [call for call in find_calls(tree, way, beside) if call != encoder]
     for call in (*reversed(calls), encoder):
         for name in (None, after):
             with suppress(DiagnosticError):
-                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode))
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
                 if isinstance(found, Extraction):
                     return call, name, found.arguments
     return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import shlex
+from collections.abc import Iterable
 
 from scaffold.descriptor import load_descriptor, shipped_names
-from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.locate import Subject, subject_of
-from scaffold.protocol.profile import PROTOCOL
+from scaffold.protocol.profile import PROTOCOL, read_protocol
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, find_method, last_name, self_attribute
 
@@ -69,6 +70,36 @@ def hosted_mixin(subject: Subject) -> str | None:
     if _port_holder(subject) is not None:
         return None
     return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
+
+
+def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> str | None:
+    """The proposal of a base for the model: a class of the tree that has all methods of the protocol but one, and fits.
+
+    It speaks of the model's `inputs` by their names, and reads no attribute of a host that this model lacks.
+    """
+    tree = subject.tree
+    try:
+        profile = read_protocol(tree)
+    except DiagnosticError:  # `new` says what is wrong with it
+        return None
+    needed = {method.name for method in profile.methods if not method.has_default} - profile.uncalled
+    has = {self_attribute(target) for _, target, _ in subject.assigned() if isinstance(target, ast.expr)}
+    has |= {getattr(node, "name", None) for _, cls in subject.program.lineage(subject.model.owner) for node in cls.body}
+    for path in tree.modules_with(PROTOCOL):
+        for cls in (node for node in tree.parse(path).body if isinstance(node, ast.ClassDef)):
+            own = {node.name for node in cls.body if isinstance(node, FunctionNode)}
+            left = needed - own
+            if [last_name(base) for base in cls.bases] != [PROTOCOL] or len(left) != 1:
+                continue
+            words = {node.value for node in ast.walk(cls) if isinstance(node, ast.Constant)}
+            read = {self_attribute(node) for node in ast.walk(cls) if isinstance(node, ast.Attribute)} - {None}
+            if {*inputs} <= words and read - own - {method.name for method in profile.methods} <= has:
+                return (
+                    f"{cls.name} ({path}:{cls.lineno}) has all methods of the protocol but `{left.pop()}`, and reads "
+                    f"nothing that {subject.model.class_name} lacks. As a base of that class it leaves one method to "
+                    "`new`; `verify` tells whether it fits."
+                )
+    return None
 
 
 def _says_config(cls: ast.ClassDef) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.descriptor import PackedPort, ReentryPort
+from scaffold.descriptor import CutPort, PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.descriptor.sections import ExplicitRows
@@ -103,9 +103,10 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                 if isinstance(found, Extraction) and found.layers is not None:
                     _check_arguments(port, port.explicit, found.layers)
             else:
-                [name] = port.modalities
-                encode = ENCODE_METHODS[name if port.explicit.single else "patch"]
-                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), encode)
+                assert isinstance(port, CutPort)
+                encode = ENCODE_METHODS[port.unit]
+                asked, beside = port.span("explicit"), tuple(port.beside)
+                form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)

@@ -311,14 +311,20 @@ class UnitsView(View):
     sized: list[str]
     counts: Code
     single: bool
-    #: The pixels of a batch.
-    joined: Code
+    #: The word for one unit.
+    unit: Code
+    #: The pixels of a batch, and what the encoder gets with them.
+    joined: dict[str, Code]
     tokens: Code
     token_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
+    #: The encoder's arguments with an entry for each unit.
+    beside: tuple[UnitBuffer, ...]
     #: A variable with what the model parses the inputs into, and its value.
     parsed: tuple[str, Code] | None
+    #: Variables with what a method of the model gives of that, and its call.
+    unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
     #: The call that is recorded, of the pixels of a batch.
@@ -338,13 +344,8 @@ class UnitsView(View):
         return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
-    def unit(self) -> Code:
-        """The word for one unit: an item, or what models call a patch of it."""
-        return Code(self.modalities[0].name if self.single else "patch")
-
-    @property
     def units(self) -> Code:
-        return Code(f"{self.unit}s" if self.single else "patches")
+        return Code("patches" if self.unit == "patch" else f"{self.unit}s")
 
     @property
     def selected(self) -> dict[str, Code]:
@@ -356,6 +357,16 @@ class UnitsView(View):
         return entries
 
     @property
+    def captured(self) -> dict[str, Code]:
+        """The tensors of a capture, by the key of their buffer."""
+        return {self.pixels_buffer: Code("pixel_values")} | {one.name: Code(one.name) for one in self.beside}
+
+    @property
+    def replayed(self) -> dict[str, Code]:
+        """The tensors of a replay, by the key of their buffer."""
+        return self.joined | {self.pixels_buffer: Code("pixel_values")}
+
+    @property
     def others(self) -> list[str]:
         """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
         keys = [key for key in self.batched if key != self.embeds]
@@ -363,15 +374,15 @@ class UnitsView(View):
 
     @property
     def total(self) -> Code:
-        """The number of patches of a batch. The shape of joined pixels says it without a look at the device."""
+        """The number of units of a batch. The shape of joined pixels says it without a look at the device."""
         if self.single:
             return Code("len(indices)")
-        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else " sum(num_patches)")
+        return Code(f" len(batch_mm_kwargs[{pyrepr(self.pixels_buffer)}])" if self.sized else f" sum(num_{self.units})")
 
     @property
     def reads_counts(self) -> bool:
-        """Whether the code behind a replay needs the number of patches of each item."""
-        return "num_patches" in self.total + (self.embeddings or "")
+        """Whether the code behind a replay needs the number of units of each item."""
+        return f"num_{self.units}" in self.total + (self.embeddings or "")
 
 
 @dataclass(frozen=True)
@@ -980,24 +991,29 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     names = Names.of(port)
     [modality] = port.modalities.values()
     token_names, token_lets = names.localised(explicit.tokens, longest=_LONGEST)
-    shape_names, pixel_lets = names.localised(*port.pixels.shape)
-    parts = "features" if explicit.single else "features.split(num_patches)"
+    sides = [side for entry in port.beside.values() for side in entry.shape]
+    shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
+    counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
+    parts = "features" if explicit.single else f"features.split({counted})"
     given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
-    tokens, unit = token_names.code(explicit.tokens), modality.name if explicit.single else "patch"
+    tokens, unit = token_names.code(explicit.tokens), port.unit
     named = token_lets or not _is_path(tokens)
-    joined = f"mm_kwargs[{pyrepr(modality.pixels)}]"
-    if explicit.single:
-        joined += f".flatten(0, -{len(port.pixels.shape) + 1})" * extraction.regroups
-    elif not port.sized:
-        joined = f"torch.cat(list({joined}))"
+    shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
+    joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
+    if explicit.single and extraction.regroups:
+        joined = {key: f"{value}.flatten(0, -{len(shapes[key]) + 1})" for key, value in joined.items()}
+    elif not explicit.single and not port.sized:
+        joined = {key: f"torch.cat(list({value}))" for key, value in joined.items()}
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
 
-    def encoded(pixels: str) -> Code:
-        call = f"self.{extraction.encode}({pixels})" if extraction.made else explicit.call.python({"pixels": pixels})
+    def encoded(values: Mapping[str, str]) -> Code:
+        given = dict(zip(("pixels", *port.beside), values.values(), strict=True))
+        made = f"self.{extraction.encode}({', '.join(given.values())})"
+        call = made if extraction.made else explicit.call.python(given)
         return Code(f"self.{extraction.after}({call})" if follows else call)
 
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
@@ -1005,21 +1021,31 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
-        buffer_keys=[modality.pixels],
+        buffer_keys=[*joined],
         budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
         budget_why=f"One {unit}.",
         budget_lets=(),
-        forward=encoded(f"{buffers}[{pyrepr(modality.pixels)}]"),
+        forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         eager=encoded(joined),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=list(port.batched),
-        tensors=[modality.pixels] if explicit.single else list(dict.fromkeys(port.sized.values())),
+        tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=list(port.sized),
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
+        beside=tuple(
+            UnitBuffer(
+                name,
+                _joined(map(shape_names.code, entry.shape)),
+                Code("dtype" if entry.dtype == WEIGHTS else f"torch.{entry.dtype}"),
+            )
+            for name, entry in port.beside.items()
+        ),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
+        unpacked=(Code(extraction.unpacked[0]), Code(extraction.unpacked[1])) if extraction.unpacked else None,
         single=explicit.single,
-        joined=Code(joined),
+        unit=Code(port.unit),
+        joined={key: Code(value) for key, value in joined.items()},
         tokens=tokens,
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),

@@ -742,6 +742,10 @@ MISTAKES = [
 11:1 error[VCG349] at 'explicit': items of `grids` lie behind each other, and those of the pixels do not
     help: delete this section: the port then runs the model's own code
 """)),
+    Mistake("an explicit port whose encoder gets with each unit what is no input", "cut", [("self.encoder(pixels)", '"self.encoder(pixels, mask)"'), ("axis: 1, result: [_, features]}", "with: {mask: {shape: [side], dtype: bool}}}"), ("pixels: {", "explicit: {call: 'self.encoder(pixels, mask)', tokens: 4}\npixels: {")], snapshot("""\
+10:1 error[VCG349] at 'explicit': `mask` is no input whose items have an entry for each unit, as those of the pixels have
+    help: delete this section: the port then runs the model's own code
+""")),
     Mistake("an explicit port of two modalities", "cut", [("fields:\n", "  video: {pixels: frames, entry: self._process_video_input(**inputs)}\nfields:\n  frames: batched\n"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
 6:3 error[VCG340] at 'video': an explicit port serves one modality
     help: delete this modality; it runs eagerly, as before

@@ -11,7 +11,10 @@ import yaml
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
+from scaffold.draft.common import Drafted, omitted
+from scaffold.draft.locate import subject_of
 from scaffold.verify.numeric import check_numerics, record_run
+from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
 
 torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -40,6 +43,7 @@ SHOWN = {
 }
 
 
+CHUNKS = "AudioFlamingo3ForConditionalGeneration"
 LAYERS = "MossTranscribeDiarizeForConditionalGeneration"
 SHOWN_OF_LAYERS = {
     "layout": "cut",
@@ -105,6 +109,26 @@ def test_bench_and_profile_refuse_sound() -> None:
 
 
 @pytest.mark.trees
+@pytest.mark.parametrize(
+    ("reference", "drafted", "left"),
+    [
+        ("Phi4MMForCausalLM", "image", ["audio"]),
+        # It may have videos and sound, as its configuration says.
+        ("NemotronH_Nano_VL_V2", "image", ["audio"]),
+        ("qwen2_5_omni_thinker:Qwen2_5OmniThinkerForConditionalGeneration", "image", ["audio"]),
+        ("Qwen2_5_VLForConditionalGeneration", "image", []),
+        (MODEL, "audio", []),
+    ],
+)
+def test_the_sound_of_a_model_that_sees_is_left_out_with_a_note(
+    reference: str, drafted: str, left: list[str], release_tree: Any
+) -> None:
+    recording = Recording("", "", {}, (), (), {}, {}, (), (), {})
+    notes = omitted(subject_of(release_tree("0.33.0"), reference), recording, Drafted({drafted: "pixels"}))
+    assert [(note.code, note.message.split("`")[1]) for note in notes] == [("VCG484", name) for name in left]
+
+
+@pytest.mark.trees
 @pytest.mark.lab
 def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree: Any, tmp_path: Any) -> None:
     tree = release_tree("0.33.0")
@@ -131,6 +155,23 @@ def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree:
     assert {check.modality for check in report.checks} == {"audio", "all"}
     report = check_numerics(replace(request, overlay=dict(request.overlay) | {model: without}))
     assert {check.code for check in report.checks if not check.passed} == {"VCG650"}
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_chunks_and_a_mask_that_are_inputs_give_a_port_for_a_tree(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    draft = draft_descriptor(tree, CHUNKS, record_run(recording_request(tree, CHUNKS)))
+    assert draft.questions == ()
+    assert yaml.safe_load(draft.text)["explicit"] == {
+        "call": "self.multi_modal_projector(self._encode_audio_features(pixels, feature_attention_mask))",
+        "tokens": "self.config.audio_config.max_source_positions // 2",
+        "after": "_merge_chunk_embeddings",
+    }
+    [request] = numeric_requests(load_descriptor_text(draft.text, "x.yaml"), tree)
+    report = check_numerics(replace(request, options=replace(request.options, short=True)))
+    assert report.passed, report.diagnostics()
+    assert report.hits > 10
 
 
 @pytest.mark.trees

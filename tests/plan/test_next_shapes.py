@@ -21,6 +21,8 @@ from init_draft import RUN, tiles_fit
 import scaffold
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor, inherited_port
+from scaffold.draft.locate import subject_of
+from scaffold.draft.ported import fitting_mixin
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.syntax import find_class
 from scaffold.workflow import load_port, prepare_port, short_request
@@ -101,6 +103,28 @@ def test_init_says_what_is_left_to_a_host(new_host: SourceTree, monkeypatch: pyt
     draft = draft_descriptor(new_host, f"qwen2_vl:{OWNER}", RUN)
     assert "`new` writes the methods that its base Qwen2VLEncoderCudaGraphMixin leaves to it" in draft.text
     assert "VCG485" not in {note.code for note in draft.notes}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "changes", "fits"),
+    [
+        (f"qwen2_vl:{OWNER}", ("pixel_values", "pixel_values_videos"), (), True),
+        # Inputs of other names, an attribute that the model lacks, and a mixin that leaves two methods.
+        (f"qwen2_vl:{OWNER}", ("pixel_values_flat",), (), False),
+        ("kimi_vl:KimiVLForConditionalGeneration", ("pixel_values",), (), False),
+        (f"qwen2_vl:{OWNER}", ("pixel_values",), ("def encoder_cudagraph_forward(", "def other_forward("), False),
+    ],
+)
+def test_a_mixin_of_the_tree_is_proposed_where_it_fits(
+    model: str, inputs: tuple[str, ...], changes: tuple[str, ...], fits: bool, new_host: SourceTree
+) -> None:
+    bare = new_host.read(HOST).replace("    Qwen2VLEncoderCudaGraphMixin,\n", "", 1)
+    mixin = new_host.read(MIXIN).replace(*changes, 1) if changes else new_host.read(MIXIN)
+    tree = new_host.with_files({HOST: bare.encode(), MIXIN: mixin.encode()})
+    found = fitting_mixin(subject_of(tree, model), inputs)
+    assert (found is not None) is fits
+    assert found is None or f"Qwen2VLEncoderCudaGraphMixin ({MIXIN}:" in found
+    assert found is None or f"has all methods of the protocol but `{CONFIG}`" in found
 
 
 def test_a_subclass_of_such_a_host_has_no_port_to_inherit(new_host: SourceTree) -> None:

@@ -1,0 +1,115 @@
+"""Explicit ports whose encoder gets something with each unit: the method of a graph has a parameter for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaffold.cut import prove_extraction
+from scaffold.descriptor.load import load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
+from scaffold.workflow import prepare_port
+
+# Audio Flamingo 3: chunks of sound, each with a mask that the encoder gets, and items of several chunks.
+TEXT = """\
+schema: 1
+model: {module: audioflamingo3, class: AudioFlamingo3ForConditionalGeneration}
+layout: cut
+modalities:
+  audio:
+    pixels: input_features
+    entry: self._process_audio_input(self._parse_and_validate_audio_input(**inputs))
+fields:
+  audio_embeds: batched
+  audio_num_tokens: batched
+  input_features: {sizes: chunk_counts}
+  feature_attention_mask: {sizes: chunk_counts}
+  chunk_counts: batched
+let:
+  bins: self.config.audio_config.num_mel_bins
+  frames: 2 * self.config.audio_config.max_source_positions
+pixels: {shape: [bins, frames]}
+forward:
+  with: {feature_attention_mask: {shape: [frames], dtype: int32}}
+  call: self._encode_audio_features(pixels, feature_attention_mask)
+explicit:
+  call: self.multi_modal_projector(self._encode_audio_features(pixels, feature_attention_mask))
+  tokens: self.config.audio_config.max_source_positions // 2
+  after: _merge_chunk_embeddings
+output: {hidden_size: self.config.text_config.hidden_size}
+"""
+MODEL = "vllm/model_executor/models/audioflamingo3.py"
+ENCODER = "self._encode_audio_features(\n            input_features,\n            feature_attention_mask,\n        )"
+ABOVE = "        audio_hidden_states = self._enc"
+
+
+@pytest.mark.trees
+def test_a_mask_of_each_chunk_is_a_buffer_beside_the_chunks(release_tree: Any, ported: Any) -> None:
+    port, tree = load_descriptor_text(TEXT, "audio_flamingo3.yaml"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree)
+    [change] = prepared.package
+    assert change.after is not None
+    text = change.after.decode()
+    assert not prepared.plan.reenters
+    assert "self._encode_chunks(input_features, feature_attention_mask)" in text
+    assert "self._encode_audio_features(pixel_values, feature_attention_mask)" in text
+    assert 'self._encode_chunks(\n            inputs["input_features"], inputs["feature_attention_mask"]' in text
+    assert 'mm_kwargs["feature_attention_mask"].split(num_chunks)' in text
+    assert "max_chunks, frames, device=device, dtype=torch.int32" in text
+    # What follows reads two of three values that the model makes of its inputs, each of its own type.
+    assert "_, feature_attention_mask, chunk_counts = self._normalize_audio_feature_inputs(" in text
+    assert "chunk_counts: list[int],\n        audio_features: torch.Tensor," in text
+    assert not prepare_port(port, ported(port, prepared)).changed
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # No variable, and values that are not all of one call of a method of the model.
+        (ENCODER, ENCODER.replace("feature_attention_mask", "feature_attention_mask.int()")),
+        (ABOVE, f"        chunk_counts = chunk_counts[:1]\n{ABOVE}"),
+        ("self._normalize_audio_feature_inputs(audio_input)\n", "normalize(audio_input)\n"),
+        ("self._normalize_audio_feature_inputs(audio_input)\n", "self._normalize_audio_feature_inputs(self.inputs)\n"),
+        ("            chunk_counts,\n        ) =", "            *chunk_counts,\n        ) ="),
+        ("            chunk_counts,\n        ) = self._normalize_audio_feature_inputs(audio_input)\n",
+         "            _,\n        ) = self._normalize_audio_feature_inputs(audio_input)\n"
+         "        chunk_counts, _ = self._group_audio_embeddings(audio_input)\n"),
+    ],
+)  # fmt: skip
+def test_other_code_is_run_again_or_refused(before: str, after: str, release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    text = tree.read(MODEL)
+    assert text.count(before) == 1
+    tree = tree.with_files({MODEL: text.replace(before, after).encode()})
+    port = load_descriptor_text(TEXT, "audio_flamingo3.yaml")
+    if before == ENCODER:
+        assert prepare_port(port, tree).plan.reenters
+        return
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port, tree)
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG465"]
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "same"),
+    [
+        ("self.e(x, m)", "def e(self, p, m): return self.t(p, m)", True),
+        ("self.e(x, n)", "def e(self, p, m): return self.t(p, m)", False),
+        ("self.e(x, m)", "def e(self, p, n): return self.t(p, n)", True),
+        ("self.e(m, x)", "def e(self, p, n): return self.t(p, n)", False),
+        ("self.e(x, m)", "def e(self, p, n): return self.t(p, m)", False),
+        ("self.e(x, m)", "def e(self, p, n): return self.t(p, n, n)", False),
+        ("self.e(x, m())", "def e(self, p, n): return self.t(p, n)", False),
+        ("self.e(x, m, n)", "def e(self, p, m): return self.t(p, m)", False),
+        ("self.e((m := x), m)", "def e(self, p, m): return self.t(p, m)", False),
+    ],
+)
+def test_a_further_argument_is_the_variable_of_its_parameter(call: str, method: str, same: bool) -> None:
+    before = "class M:\n    def run(self, x, m, n):\n        return self.t(x, m)\n"
+    if ":=" in call:
+        before = before.replace("(x, m)", "((m := x), m)")
+    after = f"{before.replace(before.splitlines()[2].strip(), f'return {call}')}    {method}\n"
+    proved = prove_extraction(before, after, frozenset({("M", "run")}), None, "m.py", encode="e")
+    assert (proved == ()) is same
