@@ -673,7 +673,7 @@ class PackedView(SizedView):
         frames = [several] if self.counts_frames and not told_alone else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
-            return f"No graph holds {items}, and none so many tokens."
+            return f"No graph holds so many tokens: {items} run eagerly."
         return f"To run eagerly, {items} declare more tokens than any graph holds."
 
     @property
