@@ -127,9 +127,9 @@ def _padded_run(
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    from scaffold.verify.numeric import cpu_imports
+    from release_process import prepare_release
 
-    cpu_imports.prepare(Path(request["root"]), None)
+    prepare_release(Path(request["root"]))
     import torch
 
     from scaffold.verify.numeric import attention
