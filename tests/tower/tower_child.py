@@ -127,9 +127,10 @@ def _padded_run(
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    from release_process import prepare_release
+    from scaffold.verify.numeric import cpu_imports
+    from scaffold.verify.numeric.runner import _bytecode_cache
 
-    prepare_release(Path(request["root"]))
+    cpu_imports.prepare(Path(request["root"]), Path(_bytecode_cache()))
     import torch
 
     from scaffold.verify.numeric import attention
