@@ -38,8 +38,7 @@ _WARM: pytest.StashKey[Any] = pytest.StashKey()
 #: the others run without, and so do those files that port one model after the other and take no branch of their own.
 _MEASURED = ("cut", "edit", "plan", "publish", "render", "verify")
 _WHOLE_RELEASES = (
-    "test_corpus.py", "test_dead_code.py", "test_drafted_models.py", "test_further_models.py", "test_port_forms.py",
-    "test_port_on_releases.py",
+    "test_corpus.py", "test_dead_code.py", "test_further_models.py", "test_port_forms.py", "test_port_on_releases.py",
 )  # fmt: skip
 
 ReleaseTree = Callable[[str], SourceTree]
