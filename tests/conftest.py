@@ -35,8 +35,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 _WARM: pytest.StashKey[Any] = pytest.StashKey()
 
 #: Folders whose tests take every branch that `make unit` asks for. To follow tests line by line doubles their time, so
-#: the others run without.
+#: the others run without, and so do those files that port one model after the other and take no branch of their own.
 _MEASURED = ("cut", "edit", "plan", "publish", "render", "verify")
+_WHOLE_RELEASES = (
+    "test_corpus.py", "test_dead_code.py", "test_further_models.py", "test_port_forms.py", "test_port_on_releases.py",
+)  # fmt: skip
 
 ReleaseTree = Callable[[str], SourceTree]
 CopiedTree = Callable[..., SourceTree]
@@ -85,7 +88,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.importorskip("torch", reason="needs the `cpu` extra")
     warm = item.config.stash.get(_WARM, None)
     folder = item.path.parent.name
-    measure_coverage(item.config, folder in _MEASURED and item.get_closest_marker("lab") is None)
+    counts = folder in _MEASURED and item.path.name not in _WHOLE_RELEASES
+    measure_coverage(item.config, counts and item.get_closest_marker("lab") is None)
     if warm is not None and folder in ("engine", "harm", "plugin", "runtime", "tuning", "upstream"):
         warm.close()
     if not runs_scripts(item.path):

@@ -24,9 +24,10 @@ _prepared: list[Path] = []
 def prepare_release(tree: Path) -> None:
     """Let `import vllm` mean the package of `tree`, as the CPU lab does; nothing where this process has done it."""
     from scaffold.verify.numeric.cpu_imports import prepare
+    from scaffold.verify.numeric.runner import _bytecode_cache
 
     if not _prepared:
-        prepare(tree, None)
+        prepare(tree, Path(_bytecode_cache()))  # or each fork compiles the models that it imports
         _prepared.append(tree)
 
 

@@ -60,7 +60,11 @@ def port_of(name: str, *changes: tuple[str, str]) -> CutPort:
 
 
 def ported_text(tree: SourceTree, port: Any) -> str:
-    [change] = prepare_port(port, tree, replace=True).package
+    return text_of(prepare_port(port, tree, replace=True))
+
+
+def text_of(prepared: Any) -> str:
+    [change] = prepared.package
     assert change.after is not None
     return change.after.decode()
 
@@ -81,11 +85,10 @@ def added_lines(before: str, after: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EXPLICIT)
-def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    prepared = prepare_port(load_port(name), tree, replace=True)
+def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, release_tree: Any, planned: Any) -> None:
+    prepared = planned(name)
     [change] = prepared.package
-    before, after = tree.read(change.path), ported_text(tree, load_port(name))
+    before, after = release_tree(RELEASE).read(change.path), text_of(prepared)
     added = added_lines(before, after)
     assert len(added) <= 200
     assert [word for word in FOREIGN if word in "\n".join(added)] == []
@@ -97,9 +100,8 @@ def test_a_port_is_one_file_without_a_second_way_through_the_model(name: str, re
 
 
 @pytest.mark.parametrize("name", EXPLICIT)
-def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: Any) -> None:
-    port = load_port(name)
-    prepared = prepare_port(port, release_tree(RELEASE), replace=True)
+def test_a_second_run_finds_nothing_to_do(name: str, planned: Any, ported: Any) -> None:
+    port, prepared = load_port(name), planned(name)
     again = prepare_port(port, ported(port, prepared))
     assert not again.changed
     [methods] = [edit for file in again.plan.files for edit in file.edits if isinstance(edit, PutMethods)]
@@ -108,10 +110,10 @@ def test_a_second_run_finds_nothing_to_do(name: str, release_tree: Any, ported: 
     )
 
 
-def test_an_edit_of_an_extracted_method_is_drift(release_tree: Any, ported: Any) -> None:
+def test_an_edit_of_an_extracted_method_is_drift(release_tree: Any, planned: Any, ported: Any) -> None:
     """A plan of the ported tree takes the method for the model's own code."""
     port, release = load_port("llava_next"), release_tree(RELEASE)
-    tree = ported(port, prepare_port(port, release, replace=True))
+    tree = ported(port, planned("llava_next"))
     assert find_edited(port, tree, release) is None
     head, name, body = tree.read(LLAVA_NEXT).partition("def _merge_patch_embeddings(")
     assert name
@@ -124,8 +126,8 @@ def test_an_edit_of_an_extracted_method_is_drift(release_tree: Any, ported: Any)
     assert drift.notes[0] == "the tree has `if not image_sizes:`"
 
 
-def test_the_model_calls_what_a_graph_holds_and_what_follows_it(release_tree: Any) -> None:
-    text = ported_text(release_tree(RELEASE), load_port("llava_next"))
+def test_the_model_calls_what_a_graph_holds_and_what_follows_it(planned: Any) -> None:
+    text = text_of(planned("llava_next"))
     assert text.count("self._encode_patches(stacked_pixel_values)") == 2
     assert "return self._merge_patch_embeddings(image_input, patch_embeddings)" in text
     assert "image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)" in text
@@ -235,8 +237,8 @@ def test_data_parallelism_keeps_graphs_where_no_rank_shares_an_item(
     assert f"modalities={served},\n" in ported_text(tree.with_files({path: text.encode()}), port)
 
 
-def test_inputs_that_all_items_share_reach_the_model(release_tree: Any) -> None:
-    assert "return mm_kwargs | {" in ported_text(release_tree(RELEASE), load_port("llava_next"))
+def test_inputs_that_all_items_share_reach_the_model(planned: Any) -> None:
+    assert "return mm_kwargs | {" in text_of(planned("llava_next"))
 
 
 @pytest.mark.parametrize("release", ["0.22.0", "0.26.0"])
@@ -535,10 +537,9 @@ def proved(before: str, after: str) -> list[str]:
     return [problem.code for problem in found]
 
 
-def test_a_port_without_mistakes_is_proven(release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    text = ported_text(tree, load_port("llava_next"))
-    assert proved(tree.read(LLAVA_NEXT), text) == []
+def test_a_port_without_mistakes_is_proven(release_tree: Any, planned: Any) -> None:
+    text = text_of(planned("llava_next"))
+    assert proved(release_tree(RELEASE).read(LLAVA_NEXT), text) == []
     assert proved(text, text) == []  # a second run
 
 
@@ -565,12 +566,11 @@ def _indented(body: str) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_refused(mistake: str, release_tree: Any) -> None:
-    tree = release_tree(RELEASE)
-    text = ported_text(tree, load_port("llava_next"))
+def test_a_mistake_is_refused(mistake: str, release_tree: Any, planned: Any) -> None:
+    text = text_of(planned("llava_next"))
     before, after = MISTAKES[mistake]
     assert text.count(before) == 1
-    assert "VCG646" in proved(tree.read(LLAVA_NEXT), text.replace(before, after))
+    assert "VCG646" in proved(release_tree(RELEASE).read(LLAVA_NEXT), text.replace(before, after))
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,11 @@ def test_a_subclass_of_the_tower_that_the_way_may_reach_is_refused(change: str, 
     assert "Cosmos3EdgeVisionEncoder overrides `Siglip2VisionTransformer.forward`" in problem.message
 
 
+def test_a_subclass_of_the_tower_that_is_kept_apart_may_override_it(release_tree: Any) -> None:
+    """The tests above show something: it is the attribute, or the name, that is refused."""
+    assert prepare_port(port_of("lfm2_vl"), release_tree("0.27.0"), replace=True).changed
+
+
 # -- the descriptor ---------------------------------------------------------------------------------------------------
 
 

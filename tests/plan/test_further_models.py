@@ -62,7 +62,7 @@ def after(port: PreparedPort, tree: SourceTree, path: str) -> str:
 
 @pytest.mark.parametrize(("model", "minor"), CELLS)
 class TestPort:
-    def test_it_changes_what_it_should_and_nothing_twice(self, model, minor, release_tree, tmp_path):
+    def test_it_changes_what_it_should_and_nothing_twice(self, model, minor, release_tree):
         spec, tree, port = ported(model, minor, release_tree)
         _, pristine, more = CLAIMED[model]
         new = {TEST, DOCS, EXAMPLE} if minor <= pristine else set()
@@ -73,7 +73,7 @@ class TestPort:
         assert changed == {f"{MODELS}/{model}.py", *more, *new}
         # A subclass with another tower is named, and what upstream's implementation leaves.
         assert {note.code for note in port.notes} <= {"VCG428", *(() if new else ("VCG522", "VCG523"))}
-        again = write_over(tree, port, tmp_path)
+        again = write_over(tree, port)
         assert prepare_port(spec, again).changed == ()
 
     def test_the_entry_is_read_by_the_releases_own_test(self, model, minor, release_tree):
@@ -94,9 +94,9 @@ class TestPort:
             prompt = eval(ast.unparse(entry[f"{modality}_prompt"]), dict(functions))
             assert placeholder_of(tree, model, modality) in prompt
 
-    def test_docs_and_example_name_the_model(self, model, minor, release_tree, tmp_path):
+    def test_docs_and_example_name_the_model(self, model, minor, release_tree):
         spec, tree, port = ported(model, minor, release_tree)
-        again = write_over(tree, port, tmp_path)
+        again = write_over(tree, port)
         table, examples = find_docs_table(again), find_example_list(again)
         assert table is not None
         assert examples is not None

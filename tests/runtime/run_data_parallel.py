@@ -23,17 +23,24 @@ from release_process import prepare_release
 
 def main() -> int:
     prepare_release(Path(sys.argv[1]))
+    from scaffold.verify.numeric.cpu_imports import patch_vllm
+
+    patch_vllm()
+    recipe_of(sys.argv[2]).load_class()  # imported once, not by each rank
     return ranks.run(lambda: worker(sys.argv[2], int(sys.argv[3]), sys.argv[4]), int(sys.argv[3]), seconds=240)
 
 
+def recipe_of(name: str):  # type: ignore[no-untyped-def]
+    return import_module(f"scaffold.verify.numeric.recipes.{name.partition('@')[0]}").RECIPE
+
+
 def worker(name: str, size: int, mode: str) -> int:
-    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0}'
+    os.environ["VITCG_ENCODER_GRAPHS"] = '{"calibration_ms": 0, "trials": 0, "steps": 4}'
     import torch
 
     from scaffold.verify.numeric.attention import set_tail
-    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm
+    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
 
-    patch_vllm()
     set_tail("fa3")
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
@@ -66,7 +73,7 @@ def worker(name: str, size: int, mode: str) -> int:
         data.mm_encoder_tp_mode = mode
         current.model_config = SimpleNamespace(multimodal_config=data)
         model, _, generation = name.partition("@")
-        recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
+        recipe = recipe_of(name)
         adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
         host, config = recipe.build(adapter)
         host.eval().requires_grad_(False)

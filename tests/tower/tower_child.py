@@ -128,8 +128,9 @@ def _padded_run(
 def main() -> None:
     request = json.loads(sys.stdin.readline())
     from scaffold.verify.numeric import cpu_imports
+    from scaffold.verify.numeric.runner import _bytecode_cache
 
-    cpu_imports.prepare(Path(request["root"]), None)
+    cpu_imports.prepare(Path(request["root"]), Path(_bytecode_cache()))
     import torch
 
     from scaffold.verify.numeric import attention
