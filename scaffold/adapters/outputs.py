@@ -1,8 +1,7 @@
 """Descriptors in, the files of `generated/` out: pure, apart from one run of ruff over text.
 
 For each descriptor an adapter a generation; for all of them the packages that hold the adapters, a test in the CPU lab,
-an example, a page that lists them and a page of what each generation changes. A generation that cannot be spoken
-without a tree is left out with its reason.
+an example and a page that lists them. A generation that cannot be spoken without a tree is left out with its reason.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scaffold.adapters.generations import render_differences
 from scaffold.adapters.header import add_header, spec_hash
 from scaffold.adapters.layout import format_sources
 from scaffold.adapters.towers import no_adapter, unfit_releases
@@ -134,14 +132,6 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
     if spoken:
         drafts += _companions(spoken, generations, refused)
     texts = format_sources({draft.path: draft.text for draft in drafts})
-    if spoken:
-        written: dict[str, dict[str, str]] = {one.name: {} for one in generations}
-        for path in adapters:
-            _, generation_name, file = path.split("/")
-            written[generation_name][file.removesuffix(".py")] = texts[path]
-        page = _Draft("docs/generations.md", render_differences(generations, written))
-        drafts.append(page)
-        texts[page.path] = page.text
     if spoken and built:
         folders = sorted({path.rpartition("/")[0] for path in adapters if is_older(path)})
         page = _Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders))

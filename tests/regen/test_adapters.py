@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import itertools
 import json
 import re
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -291,64 +289,6 @@ def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     assert len(rows) == 1 + len(adapted) + 1 + len(SERVED)
     assert all(f"| `{load_port(name).architecture}` |" in page for name in adapted)
     assert page.count("\n* ") == len({(entry.source.name, entry.reason) for entry in outputs.refused})
-
-
-def test_the_page_of_differences_has_every_line_that_a_generation_changes(
-    outputs: Outputs, adapters: dict[tuple[str, str], str]
-) -> None:
-    """Applied to the older adapter, its additions and removals give the newer one's methods, line for line."""
-    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/generations.md"]
-    sections = dict(re.findall(r"^## `\w+` to `(\w+)`.*?\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    assert list(sections) == [generation.name for generation in SERVED[1:]]
-    for older, newer in itertools.pairwise(generation.name for generation in SERVED):
-        for name in shipped_names():
-            before, after = adapters.get((older, name)), adapters.get((newer, name))
-            if before is None or after is None:
-                assert (after is None) or re.search(rf"^First adapters: .*\b{name}\b", sections[newer], re.MULTILINE)
-                continue
-            old, new = methods_of(before), methods_of(after)
-            changed = {
-                method
-                for method in old.keys() & new.keys()
-                if source_of(before, old[method]) != source_of(after, new[method])
-            }
-            parts = re.split(r"^### (.*) in `\w+`$", sections[newer], flags=re.MULTILINE)[1:]
-            found = [
-                (place.strip("`"), models, lines)
-                for place, part in zip(parts[::2], parts[1::2], strict=True)
-                for models, lines in re.findall(r"^([^\n]+):\n\n```diff\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-            ]
-            of_model = {
-                place: lines for place, models, lines in found if models == "all models" or name in models.split(", ")
-            }
-            assert changed <= of_model.keys()
-            for method in changed:
-                counts = Counter(source_of(after, new[method]).splitlines())
-                counts.subtract(source_of(before, old[method]).splitlines())
-                lines = of_model[method].splitlines()
-                told = Counter(line[1:] for line in lines if line.startswith("+"))
-                told.subtract(line[1:] for line in lines if line.startswith("-"))
-                assert {line: n for line, n in told.items() if n} == {line: n for line, n in counts.items() if n}
-            for verb, gone in (("goes", old.keys() - bound_names(after)), ("comes", new.keys() - bound_names(before))):
-                for method in gone:
-                    models = re.search(
-                        rf"^\* `{method}` {verb}: (.*{name}.*|all models)$", sections[newer], re.MULTILINE
-                    )
-                    assert models, (method, verb, newer, name)
-
-
-def test_the_page_of_differences_has_an_index(outputs: Outputs) -> None:
-    """Each heading below the title has a link, by the name that forges give it, and each name is of one heading."""
-    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/generations.md"]
-    headings = re.findall(r"^##+ (.*)$", page, re.MULTILINE)
-    names = [re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    assert re.findall(r"\]\(#([^)]+)\)", page.partition("\n## ")[0]) == names
-    assert len(set(names)) == len(names) > len(SERVED)
-
-
-def source_of(text: str, node: ast.FunctionDef) -> str:
-    first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
 @pytest.mark.trees
