@@ -11,7 +11,7 @@ from pathlib import Path
 from scaffold.adapters.header import is_unedited, origin
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 
-#: The only folders that outputs may have.
+#: The only folders that outputs may have. `examples` is one of earlier versions, which a run empties.
 FOLDERS = ("vitcg_adapters", "tests", "docs", "examples")
 
 

@@ -291,53 +291,6 @@ def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     assert page.count("\n* ") == len({(entry.source.name, entry.reason) for entry in outputs.refused})
 
 
-@pytest.mark.trees
-@pytest.mark.parametrize("release", ["0.23.0", "0.26.0", "0.30.0", "0.33.0"])
-def test_examples_use_what_the_release_has(release_tree, outputs: Outputs, release: str) -> None:
-    """The options of the compilation configuration, and the assets."""
-    tree: SourceTree = release_tree(release)
-    config = tree.read("vllm/config/compilation.py")
-    for name in ("cudagraph_mm_encoder", "encoder_cudagraph_token_budgets"):
-        assert re.search(rf"^    {name}: ", config, re.MULTILINE)
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" in tree.read("vllm/envs.py")
-    assert '"cherry_blossom"' in tree.read("vllm/assets/image.py")
-    assert '"baby_reading"' in tree.read("vllm/assets/video.py")
-    example = next(output.content.decode() for output in outputs.files if output.path == "examples/offline.py")
-    assert missing_imports(tree, example) == []
-
-
-def test_examples_explain_themselves_without_vllm(outputs: Outputs, tmp_path: Path) -> None:
-    (tmp_path / "vllm.py").write_text("raise ImportError('vLLM was imported')\n", "utf-8")
-    path = tmp_path / "offline.py"
-    path.write_bytes(next(output.content for output in outputs.files if output.path == "examples/offline.py"))
-
-    def said(*arguments: str) -> str:
-        command = [sys.executable, str(path), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
-
-    assert "--token-budgets" in said("--help")
-    shown = said("nobody")
-    assert all((f"'{name}'" in shown) is bool(load_port(name).tests) for name in shipped_names() if name not in WITHOUT)
-    assert not any(f"'{name}'" in shown for name in WITHOUT)
-    assert "mllama4 has no video input here" in said("mllama4", "--modality", "video")
-    # Its test runs a checkpoint of another class.
-    assert "name a checkpoint of Step3VLForConditionalGeneration with --model" in said("step3_vl")
-    assert "vLLM was imported" in said("internvl")
-
-
-def test_examples_need_the_adapter_package_alone(outputs: Outputs) -> None:
-    example = next(output.content for output in outputs.files if output.path == "examples/offline.py")
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(ast.parse(example))
-        for name in (
-            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in getattr(node, "names", ())]
-        )
-    }
-    assert imported == {"argparse", "os", "dataclasses", "vllm", "scaffold"}
-
-
 # -- the package ------------------------------------------------------------------------------------------------------
 
 
