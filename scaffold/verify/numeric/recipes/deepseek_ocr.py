@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
 
 
@@ -120,9 +121,9 @@ class DeepseekOCR(Recipe):
         )
         # Whole images fill 256 tokens, so these hold one and three of them, and a few crops.
         return (
-            Session("budgets 300, 880; 3 images", (300, 880), 3, 0, mixes),
-            Session("budget 800; 8 images", (800,), 8, 0, counts),
-            Session("budget 200; 1 image", (200,), 1, 0, few),
+            calls.manager((300, 880), 3, mixes),
+            calls.manager((800,), 8, counts),
+            calls.manager((200,), 1, few),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 PATCH = 4
@@ -101,8 +102,8 @@ class Gemma4(Recipe):
             key=lambda case: [name for name, _ in (images if case.modality == "image" else videos)].index(case.name)
         )
         return (
-            Session(f"budgets {unit}, {4 * unit}; 3 items", (unit, 4 * unit), 3, None, tuple(cases)),
-            Session(f"budget {8 * unit}; 8 items", (8 * unit,), 8, None, tuple(cases)),
+            calls.manager((unit, 4 * unit), 3, cases, None),
+            calls.manager((8 * unit,), 8, cases, None),
         )
 
 

@@ -11,7 +11,7 @@ from scaffold.verify.numeric.recipes.one_image import OneImage
 class PaliGemma(OneImage):
     module = "paligemma"
     host_class = "PaliGemmaForConditionalGeneration"
-    takes_embeds = False  # the release's processor does not hand them over
+    embeds_rows = 0  # the release's processor does not hand them over
 
     def configuration(self) -> type[Any]:
         from transformers import PaliGemmaConfig

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class Step3VL(Recipe):
@@ -84,11 +85,11 @@ class Step3VL(Recipe):
             Case("no local tiles", "image", (0,), may_go_eager=True),
             Case("eager on one path, then on both", "image", (0, 2, 3), may_go_eager=True),
         )
-        several = one_to_eight("images", image=(0, 1, 0, 1, 1, 0, 1, 0))
+        several = calls.one_to_eight(image=(0, 1, 0, 1, 1, 0, 1, 0))
         return (
-            Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
-            Session("budget 104; 8 images", (104,), 8, 0, several),
-            Session("budget 8; 1 image", (8,), 1, 0, small),
+            calls.manager((18, 48), 3, cases),
+            calls.manager((104,), 8, several),
+            calls.manager((8,), 1, small),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:
