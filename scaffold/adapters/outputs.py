@@ -127,15 +127,12 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
         if draft.source is not None and draft.generation is not None:
             spoken.setdefault(draft.source, []).append(draft.generation)
     _check_architectures(spoken)
-    adapters = [draft.path for draft in drafts]
+    if spoken and built:
+        folders = sorted({draft.path.rpartition("/")[0] for draft in drafts if is_older(draft.path)})
+        drafts.append(_Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders)))
     if spoken:
         drafts += _companions(spoken, generations, refused)
     texts = format_sources({draft.path: draft.text for draft in drafts})
-    if spoken and built:
-        folders = sorted({path.rpartition("/")[0] for path in adapters if is_older(path)})
-        page = _Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders))
-        drafts.append(page)
-        texts[page.path] = page.text
     files = [_finish(draft, texts[draft.path]) for draft in drafts]
     return Outputs(tuple(sorted(files, key=lambda output: output.path)), tuple(refused))
 
