@@ -95,14 +95,10 @@ class DeepseekOCR(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         none, wide, tall, square, large = Image(1, 1), Image(2, 1), Image(1, 3), Image(2, 2), Image(3, 3)
-        mixes: tuple[Case, ...] = (
-            Case("every budget full", "image", (square, wide, none)),
-            Case("one small image after large ones", "image", (none,)),
-            Case("mixed sizes", "image", (none, tall, wide)),
-            Case("mixed sizes, reversed", "image", (wide, tall, none)),
+        mixes = (
+            *calls.usual("image", (square, wide, none), none, (none, tall, wide), (none, square, wide, none, tall)),
             Case("equal numbers of crops, other grids", "image", (Image(3, 1), tall)),
             Case("no crops", "image", (none, none)),
-            Case("more images than one batch", "image", (none, square, wide, none, tall)),
             Case("an image above all budgets", "image", (large,), may_go_eager=True),
             Case("an image above all budgets among others", "image", (none, large, wide), may_go_eager=True),
         )

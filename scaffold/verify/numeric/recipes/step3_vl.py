@@ -69,12 +69,8 @@ class Step3VL(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         cases = (
-            Case("a full batch", "image", (2, 1, 2)),
-            Case("one small image after large ones", "image", (1,)),
-            Case("mixed sizes, partial batch", "image", (0, 3)),
-            Case("mixed sizes, reversed", "image", (3, 0)),
+            *calls.usual("image", (2, 1, 2), 1, (0, 3), (1, 0, 2, 3, 0)),
             Case("no local tiles", "image", (0, 0)),
-            Case("more images than one batch", "image", (1, 0, 2, 3, 0)),
             Case("as many local tiles as fit", "image", (9,)),
             # Only its local tiles exceed a budget; its global tile may still be replayed.
             Case("an image above all budgets", "image", (14,), may_go_eager=True),
