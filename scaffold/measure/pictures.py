@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.measure.benchreport import WAYS, Benchmark
 from scaffold.measure.profiles import KernelClass, Profile
 
@@ -70,8 +70,8 @@ def chart(height: float, draw: Callable[..., None], panels: int = 1) -> str:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise DiagnosticError(
-            Diagnostic("VCG474", f"a picture needs matplotlib: {error}", help="pip install matplotlib")
+        raise DiagnosticError.of(
+            "VCG474", f"a picture needs matplotlib: {error}", help="pip install matplotlib"
         ) from error
     out = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "backend": "svg"}):
