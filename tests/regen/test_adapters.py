@@ -6,13 +6,13 @@ import ast
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from captured import captured
 from proven import assert_right
 
 import scaffold
@@ -269,12 +269,8 @@ def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) ->
         ("check", "--select", "E,F,W,I,UP,SIM,G", "--config", first_party),
         ("format", "--check"),
     ):
-        done = subprocess.run(
-            [find_ruff_bin(), *command, "--isolated", "--no-cache", "--config", "line-length=88", "."],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
+        done = captured(
+            [find_ruff_bin(), *command, "--isolated", "--no-cache", "--config", "line-length=88", "."], cwd=tmp_path
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -320,13 +316,7 @@ def test_package_imports_neither_vllm_nor_torch() -> None:
         except KeyError:
             print("ok")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=REPOSITORY / "generated",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured([sys.executable, "-c", textwrap.dedent(program)], cwd=REPOSITORY / "generated")
     assert done.stdout == "ok\n", done.stderr
 
 
