@@ -8,7 +8,7 @@ from typing import Any
 
 from measured import RESULTS, Page, bullets, document, load, picture, table
 
-from scaffold.measure.pictures import BLUE, GREEN, GREY, ORANGE, stacked_bars
+from scaffold.measure.pictures import BLUE, FRAME, GREEN, GREY, ORANGE, ROW, chart
 
 _CODE, _BEYOND = "VCG483: ", "the model is beyond the layouts: "
 
@@ -177,3 +177,25 @@ def shortened(reason: str) -> str:
     more = [f"And {len(found) - 3} more"] if len(found) > 4 else []
     first, *others = [text.removeprefix(_CODE) for text in (found[:3] if more else found)]
     return ". ".join([first, *(text[:1].upper() + text[1:] for text in others), *more])
+
+
+def stacked_bars(rows: Mapping[str, Mapping[str, int]], colours: Mapping[str, str], label: str) -> str:
+    """A bar for each row, cut into its counts. Every part has its number."""
+
+    def draw(figure: Any, axes: Any) -> None:
+        left = [0] * len(rows)
+        for part, colour in colours.items():
+            if not any(row[part] for row in rows.values()):
+                continue
+            counts = [row[part] for row in rows.values()]
+            bars = axes.barh(range(len(rows)), counts, left=left, height=0.6, color=colour, label=part)
+            axes.bar_label(bars, [str(count or "") for count in counts], label_type="center", color="white")
+            left = [start + count for start, count in zip(left, counts, strict=True)]
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set(xlabel=label)
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.grid(axis="x")
+        figure.legend(loc="outside lower center", ncols=2)
+
+    return chart(FRAME + 0.4 + 1.6 * ROW * len(rows), draw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import measured_engine
@@ -14,7 +14,7 @@ import measured_stream
 import measured_tuning
 from measured import NAMES, Page, PageError, load, low_high, picture, table
 
-from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, grouped_bars
+from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, chart
 
 IMAGE = "1 x 1280x720"
 #: The survey of the newest release.
@@ -155,3 +155,27 @@ def _times(row: dict[str, Any], kind: str) -> list[str]:
 def _range(values: Iterable[float], digits: int = 2) -> str:
     low, high = low_high(values, digits)
     return low if low == high else f"{low} to {high}"
+
+
+def grouped_bars(
+    panels: Sequence[tuple[str, Sequence[str], Mapping[str, Sequence[float]]]], colours: Mapping[str, str]
+) -> str:
+    """A panel for each `(title, groups, series -> a value for each group)`. Every bar has its number."""
+
+    def draw(figure: Any, *all_axes: Any) -> None:
+        for axes, (title, groups, series) in zip(all_axes, panels, strict=True):
+            thick = 0.8 / len(series)
+            for place, (name, values) in enumerate(series.items()):
+                at = [group + thick * (place - (len(series) - 1) / 2) for group in range(len(groups))]
+                bars = axes.barh(at, values, height=0.92 * thick, color=colours[name], label=name)
+                axes.bar_label(bars, fmt="{:.2f}" if max(values) < 10 else "{:.1f}", padding=3, fontsize=8)
+            axes.set_yticks(range(len(groups)), groups)
+            axes.set(title=title, xlim=(0, 1.15 * max(max(values) for values in series.values())))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.tick_params(axis="y", length=0)
+            axes.invert_yaxis()
+            axes.grid(axis="x")
+        found = {label: bar for axes in all_axes for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend([found[name] for name in colours], colours, loc="outside lower center", ncols=len(colours))
+
+    return chart(3.6, draw, len(panels))

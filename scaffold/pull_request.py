@@ -21,7 +21,7 @@ from scaffold import __version__
 from scaffold.changes import FileChange, line_opcodes
 from scaffold.descriptor import EDITOR_LINE, RowsPort
 from scaffold.descriptor.sections import Explicit
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
+from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.edit import PutMethods
 from scaffold.edit.snippets import member_name
 from scaffold.files import read_regular
@@ -126,13 +126,11 @@ def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: S
         paths = ", ".join(change.path for change in prepared.changed)
         words = ["new", port.reference, "--vllm", tree.label, *(["--reenter"] if prepared.plan.reenters else [])]
         again = shlex.join(["vitcg-scaffold", *words])
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG511",
-                f"the tree does not hold the generated port of {port.name}: {paths} would change",
-                port.span("model"),
-                f"run `{again}` first, or look at the difference with --diff",
-            )
+        raise DiagnosticError.of(
+            "VCG511",
+            f"the tree does not hold the generated port of {port.name}: {paths} would change",
+            port.span("model"),
+            f"run `{again}` first, or look at the difference with --diff",
         )
     if base is not None:
         paths_changed = [file.path for file in prepared.plan.files]
@@ -141,13 +139,11 @@ def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: S
     else:
         files = published_changes(tree.root, f"new {port.name}")
     if not files:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG512",
-                f"nothing tells what {tree.label} held before the port of {port.name}",
-                port.span("model"),
-                "name the tree before the port: --base PATH, or --base RELEASE",
-            )
+        raise DiagnosticError.of(
+            "VCG512",
+            f"nothing tells what {tree.label} held before the port of {port.name}",
+            port.span("model"),
+            "name the tree before the port: --base PATH, or --base RELEASE",
         )
     before = tree.with_files({change.path: change.before for change in files if change.before is not None})
     edited = tuple(FileChange(change.path, change.after, change.before) for change in prepared.changed)

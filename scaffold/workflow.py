@@ -245,7 +245,7 @@ def _require_compiles(planned: Sequence[PlannedFile], tree: SourceTree) -> None:
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 place = tree.span(file.path, max(getattr(error, "lineno", None) or 1, 1))
                 message = f"`{file.path}` is not valid Python: {getattr(error, 'msg', None) or error}"
-                raise DiagnosticError(Diagnostic("VCG412", message, place, "repair the file and run again")) from None
+                raise DiagnosticError.of("VCG412", message, place, "repair the file and run again") from None
 
 
 def _prove_split(plan: Plan, tree: SourceTree) -> tuple[Diagnostic, ...]:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
-from scaffold.measure.pictures import padding_curves
+from scaffold.measure.pictures import chart
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.runtime.budgets import fitting_budget, octave_ladder, powers_of_two
 
@@ -84,9 +85,20 @@ def waste() -> str:
     """Share of a replay that is padding, over the size of a batch: vLLM's powers of two, and the default ladder."""
     low, high = 64, 4096
     sizes = [round(low * (high / low) ** (i / 600)) for i in range(601)]
-
     ladders = {"powers of two": powers_of_two(low, high), "32 steps for each doubling": octave_ladder(low, high)}
-    return padding_curves(sizes, {name: [share(ladder, size) for size in sizes] for name, ladder in ladders.items()})
+
+    def draw(figure: Any, axes: Any) -> None:
+        for (name, ladder), colour in zip(ladders.items(), (ORANGE, BLUE), strict=True):
+            axes.plot(sizes, [100 * share(ladder, size) for size in sizes], color=colour, linewidth=1, label=name)
+        axes.set(xlabel="tokens of a batch", ylabel="padding, % of the budget", xscale="log", ylim=(0, 50))
+        octaves = powers_of_two(low, high)
+        axes.set_xticks(octaves, map(str, octaves))
+        axes.set_xticks((), minor=True)
+        axes.set_xlim(low, high)
+        axes.grid()
+        figure.legend(loc="outside upper left", ncols=2)
+
+    return chart(3.4, draw)
 
 
 def share(ladder: Sequence[int], tokens: int) -> float:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaffold.adapters.header import is_unedited, origin
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.diagnostics import DiagnosticError, Span
 
-#: The only folders that outputs may have.
+#: The only folders that outputs may have. `examples` is one of earlier versions, which a run empties.
 FOLDERS = ("vitcg_adapters", "tests", "docs", "examples")
 
 
@@ -85,11 +85,9 @@ def _walk(folder: Path) -> Iterator[str]:
 
 def _unreadable(place: Path, why: str) -> DiagnosticError:
     path = place.as_posix()
-    return DiagnosticError(
-        Diagnostic(
-            "VCG543",
-            f"{path} cannot be compared: {why}",
-            span=Span(path, 1, 1, 1, 1),
-            help="put a regular file in its place or remove it, then run the command again",
-        )
+    return DiagnosticError.of(
+        "VCG543",
+        f"{path} cannot be compared: {why}",
+        span=Span(path, 1, 1, 1, 1),
+        help="put a regular file in its place or remove it, then run the command again",
     )

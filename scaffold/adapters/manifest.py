@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.files import read_regular
 
 NAME = "MANIFEST.json"
@@ -91,12 +91,10 @@ def _is_reference(value: Any) -> bool:
 
 
 def _untrusted(path: Path, why: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG534",
-            f"{path} cannot be trusted: {why}",
-            span=Span(path.as_posix(), 1, 1, 1, 1),
-            help=f"restore it (git checkout -- {path.as_posix()}), or delete it and run "
-            "`vitcg-scaffold new` with the names of all its descriptors",
-        )
+    return DiagnosticError.of(
+        "VCG534",
+        f"{path} cannot be trusted: {why}",
+        span=Span(path.as_posix(), 1, 1, 1, 1),
+        help=f"restore it (git checkout -- {path.as_posix()}), or delete it and run "
+        "`vitcg-scaffold new` with the names of all its descriptors",
     )

@@ -1,8 +1,7 @@
 """Descriptors in, the files of `generated/` out: pure, apart from one run of ruff over text.
 
-For each descriptor an adapter a generation; for all of them the packages that hold the adapters, a test in the CPU lab,
-an example, a page that lists them and a page of what each generation changes. A generation that cannot be spoken
-without a tree is left out with its reason.
+For each descriptor an adapter a generation; for all of them the packages that hold the adapters, a test in the CPU lab
+and a page that lists them. A generation that cannot be spoken without a tree is left out with its reason.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scaffold.adapters.generations import render_differences
 from scaffold.adapters.header import add_header, spec_hash
 from scaffold.adapters.layout import format_sources
 from scaffold.adapters.towers import no_adapter, unfit_releases
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.render import Code, pyrepr, render_template
+from scaffold.render import Code, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.sections import TestEntry
     from scaffold.protocol import Generation, TableAnchor
 
 PACKAGE = "vitcg_adapters"
@@ -130,23 +127,12 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
         if draft.source is not None and draft.generation is not None:
             spoken.setdefault(draft.source, []).append(draft.generation)
     _check_architectures(spoken)
-    adapters = [draft.path for draft in drafts]
+    if spoken and built:
+        folders = sorted({draft.path.rpartition("/")[0] for draft in drafts if is_older(draft.path)})
+        drafts.append(_Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders)))
     if spoken:
         drafts += _companions(spoken, generations, refused)
     texts = format_sources({draft.path: draft.text for draft in drafts})
-    if spoken:
-        written: dict[str, dict[str, str]] = {one.name: {} for one in generations}
-        for path in adapters:
-            _, generation_name, file = path.split("/")
-            written[generation_name][file.removesuffix(".py")] = texts[path]
-        page = _Draft("docs/generations.md", render_differences(generations, written))
-        drafts.append(page)
-        texts[page.path] = page.text
-    if spoken and built:
-        folders = sorted({path.rpartition("/")[0] for path in adapters if is_older(path)})
-        page = _Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders))
-        drafts.append(page)
-        texts[page.path] = page.text
     files = [_finish(draft, texts[draft.path]) for draft in drafts]
     return Outputs(tuple(sorted(files, key=lambda output: output.path)), tuple(refused))
 
@@ -169,7 +155,7 @@ def _adapter(source: Source, generation: Generation) -> list[_Draft]:
 def _companions(
     spoken: Mapping[Source, Sequence[Generation]], generations: Sequence[Generation], refused: Sequence[Refused]
 ) -> list[_Draft]:
-    """The files that all adapters share: their packages, the test, the page that lists them and the example."""
+    """The files that all adapters share: their packages, the test and the page that lists them."""
     from scaffold.verify.numeric import RECIPES
 
     releases = {one.name: (one.first, one.last) for one in generations}
@@ -195,13 +181,6 @@ def _companions(
             "adapter/test.py.jinja", releases=releases, models=tested, several_paths=several_paths, unfit=unfit
         )
         drafts.append(_Draft("tests/test_every_adapter.py", text))
-    shown = [
-        {"name": source.name, "fields": _example(source, source.port.tests[0])}
-        for source in spoken
-        if source.port.tests
-    ]
-    if shown:
-        drafts.append(_Draft("examples/offline.py", render_template("example/offline.py.jinja", models=shown)))
     return drafts
 
 
@@ -251,35 +230,6 @@ def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
     limits = [f"{', '.join(served)} only"] if served else []
     limits += [f"not {', '.join(unfit)}"] if unfit else []
     return f"{anchor.yes} ({'; '.join(limits)})" if limits else anchor.yes
-
-
-def _example(source: Source, test: TestEntry) -> list[tuple[str, Code]]:
-    """The fields of a model's entry that are not the defaults."""
-    from scaffold.plan.entries import wrapped
-
-    template = test.template.text if test.template else "{content}"
-    prompts = {
-        modality: wrapped(template.replace("{content}", prompt), 56)
-        for modality, prompt in (("image", test.image_prompt), ("video", test.video_prompt))
-        if prompt is not None
-    }
-    options = dict(test.runner_kwargs)
-    options.pop("load_format", None)  # the test may do without weights, a user does not
-    # A test may run a checkpoint of another architecture, which another class serves.
-    fits = test.dummy_arch in (None, source.port.architecture)
-    fields = {
-        "architecture": source.port.architecture,
-        "checkpoint": test.model if fits else None,
-        "prompts": Code(f"{{{', '.join(f'{pyrepr(name)}: ({text})' for name, text in prompts.items())}}}"),
-        "max_model_len": test.max_model_len,
-        "token_budgets": list(test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())),
-        "video_frames": test.num_video_frames,
-        "video_metadata": test.needs_video_metadata,
-        "options": options,
-    }
-    return [
-        (name, value if isinstance(value, Code) else Code(pyrepr(value))) for name, value in fields.items() if value
-    ]
 
 
 def _finish(draft: _Draft, text: str) -> GeneratedFile:

@@ -12,7 +12,7 @@ from scaffold.cli.console import Console
 from scaffold.cli.gpu import check_configuration, measured, model_options, require_gpu, workloads
 from scaffold.cli.options import check_trusted, descriptor_argument, examples
 from scaffold.cli.output import write_output
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.measure.benchreport import Benchmark
@@ -91,6 +91,6 @@ def read_benchmark(path: Path) -> Benchmark:
         return Benchmark.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise DiagnosticError(
-            Diagnostic("VCG513", f"{path} is no benchmark result: {reason}", help="make one with `bench -o` on a GPU")
+        raise DiagnosticError.of(
+            "VCG513", f"{path} is no benchmark result: {reason}", help="make one with `bench -o` on a GPU"
         ) from error

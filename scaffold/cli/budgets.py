@@ -64,10 +64,10 @@ def command(
         curves[path] = waste_curve(sizes, range(1, most + 1), always=keep)
         chosen[path] = curves[path][-1] if graphs is not None else knee(curves[path])
     if not curves:
-        from scaffold.diagnostics import Diagnostic, DiagnosticError
+        from scaffold.diagnostics import DiagnosticError
 
         names = " and ".join(map(str, traces))
-        raise DiagnosticError(Diagnostic("VCG805", f"there is no batch in {names}", help="record some traffic first"))
+        raise DiagnosticError.of("VCG805", f"there is no batch in {names}", help="record some traffic first")
     if plot is not None:
         from scaffold.measure.pictures import budget_curves
 

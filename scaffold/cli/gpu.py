@@ -13,7 +13,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import trust_option
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.measure import Items
@@ -94,7 +94,7 @@ def measured(
             modalities = tuple(port.modalities)
             yield Subject(port.name, port.module, port.class_name, modalities, configuration, trust_remote_code)
         except NoSubject as error:
-            raise _error("VCG473", f"{port.name}: {error}", error.help) from error
+            raise DiagnosticError.of("VCG473", f"{port.name}: {error}", help=error.help) from error
 
 
 def workloads(images: Items, videos: Items, sizes: Sequence[int]) -> Mapping[str, Items]:
@@ -111,7 +111,8 @@ def require_gpu(what: str, way_out: str) -> None:
 
     lacking = missing()
     if lacking is not None:
-        raise _error("VCG470", f"{what} needs a GPU, and {lacking}", f"run it where the model is served, or {way_out}")
+        help = f"run it where the model is served, or {way_out}"
+        raise DiagnosticError.of("VCG470", f"{what} needs a GPU, and {lacking}", help=help)
 
 
 def read_json(file: Path, code: str, wanted: str) -> Any:
@@ -120,7 +121,7 @@ def read_json(file: Path, code: str, wanted: str) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise _error(code, f"{file}: {reason}", f"give {wanted}") from error
+        raise DiagnosticError.of(code, f"{file}: {reason}", help=f"give {wanted}") from error
 
 
 def check_configuration(file: Path | None) -> None:
@@ -128,8 +129,4 @@ def check_configuration(file: Path | None) -> None:
     if file is not None and file.is_dir():
         file = file / "config.json"
     if file is not None and not isinstance(read_json(file, "VCG471", "a model's config.json"), dict):
-        raise _error("VCG471", f"{file}: not a JSON object", "give a model's config.json")
-
-
-def _error(code: str, message: str, help_text: str) -> DiagnosticError:
-    return DiagnosticError(Diagnostic(code, message, help=help_text))
+        raise DiagnosticError.of("VCG471", f"{file}: not a JSON object", help="give a model's config.json")

@@ -367,11 +367,9 @@ def _say_next(console: Console, draft: Draft, output: Path | None, ending: tuple
 
 def _refuse_existing(output: Path, force: bool) -> None:
     if output.exists() and not force:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG510",
-                f"`{output}` exists",
-                Span(str(output), 1, 1, 1, 1),
-                "choose another name, or replace it with --force",
-            )
+        raise DiagnosticError.of(
+            "VCG510",
+            f"`{output}` exists",
+            Span(str(output), 1, 1, 1, 1),
+            "choose another name, or replace it with --force",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 
 def write_output(output: Path, text: str) -> None:
@@ -19,10 +19,8 @@ def write_output(output: Path, text: str) -> None:
         disk.sync_directory(output.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG709",
-                f"cannot write `{output}`: {error.strerror or error}",
-                help="check that the folder exists and that you may write there",
-            )
+        raise DiagnosticError.of(
+            "VCG709",
+            f"cannot write `{output}`: {error.strerror or error}",
+            help="check that the folder exists and that you may write there",
         ) from error

@@ -11,7 +11,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import command_line
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.changes import FileChange
@@ -47,12 +47,10 @@ def find_place(target: Target, into: Path | None, *, writes: bool) -> Place:
     copy = open_tree(folder)
     if copy.release != target.tree.release:
         held = tree_name(copy) if copy.release else "vLLM of no known release"
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG409",
-                f"`{folder}` holds {held}, not {target.tree.release}",
-                help="name another folder with --into, or give this one as --vllm",
-            )
+        raise DiagnosticError.of(
+            "VCG409",
+            f"`{folder}` holds {held}, not {target.tree.release}",
+            help="name another folder with --into, or give this one as --vllm",
         )
     return Place(copy)
 
@@ -62,12 +60,10 @@ def _refuse_cache(tree: SourceTree) -> None:
     from scaffold.protocol.cache import cache_root
 
     if tree.home.resolve().is_relative_to((cache_root() / "trees").resolve()):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG701",
-                f"`{tree.label}` is the pristine copy of a release in the cache, which is never written",
-                help=f"name the release, `--vllm {tree.release}`: the change then goes into a working copy of it",
-            )
+        raise DiagnosticError.of(
+            "VCG701",
+            f"`{tree.label}` is the pristine copy of a release in the cache, which is never written",
+            help=f"name the release, `--vllm {tree.release}`: the change then goes into a working copy of it",
         )
 
 

@@ -12,9 +12,9 @@ from scaffold.cli.console import Console
 from scaffold.cli.gpu import check_configuration, measured, model_options, read_json, require_gpu, workloads
 from scaffold.cli.options import check_trusted, descriptor_argument, examples
 from scaffold.cli.output import write_output
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
-    from scaffold.diagnostics import DiagnosticError
     from scaffold.measure.profiles import Recording
 
 
@@ -87,20 +87,15 @@ def command(
         console.block(text)
 
 
-def _error(code: str, message: str, help: str, *notes: str) -> DiagnosticError:
-    from scaffold.diagnostics import Diagnostic, DiagnosticError
-
-    return DiagnosticError(Diagnostic(code, message, help=help, notes=notes))
-
-
 def _read(file: Path) -> list[Recording]:
     from scaffold.measure.profiles import Recording
 
     found = read_json(file, "VCG472", "a file that --save wrote")
     if not isinstance(found, list) or not found:
-        raise _error("VCG472", f"{file} is no recording: it holds no list of them", "give a file that --save wrote")
+        why = f"{file} is no recording: it holds no list of them"
+        raise DiagnosticError.of("VCG472", why, help="give a file that --save wrote")
     try:
         return [Recording.from_json(one) for one in found]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         why = f"{file} is no recording: {type(error).__name__}: {error}"
-        raise _error("VCG472", why, "give a file that --save wrote") from error
+        raise DiagnosticError.of("VCG472", why, help="give a file that --save wrote") from error

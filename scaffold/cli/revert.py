@@ -8,7 +8,7 @@ import click
 
 from scaffold.cli.console import Console
 from scaffold.cli.options import examples
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 
 @click.command("revert", epilog=examples("revert ~/src/vllm", "revert --unfinished ~/src/vllm"))
@@ -54,4 +54,4 @@ def _tree_here() -> Path:
     if not below:
         return here
     help = f"name the tree: {' or '.join(f'`{folder}`' for folder in below)}"
-    raise DiagnosticError(Diagnostic("VCG506", "the current folder is in no tree that a run wrote to", help=help))
+    raise DiagnosticError.of("VCG506", "the current folder is in no tree that a run wrote to", help=help)

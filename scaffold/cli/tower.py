@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffold.cli.console import Console
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.protocol import SourceTree
@@ -58,13 +58,11 @@ def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:
 
     port = load_port(reference)
     if not isinstance(port, PackedPort):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG450",
-                f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
-                port.span("layout"),
-                "name the tower's class to look at it all the same, such as `inspect qwen2_vl:Qwen2VisionTransformer`",
-            )
+        raise DiagnosticError.of(
+            "VCG450",
+            f"{port.name} names no tower to split: the layout `{port.layout}` has no metadata",
+            port.span("layout"),
+            "name the tower's class to look at it all the same, such as `inspect qwen2_vl:Qwen2VisionTransformer`",
         )
     return slice_of(port, tree, find_model(tree, port.module, port.class_name))
 

@@ -23,7 +23,7 @@ from scaffold.cli.options import (
     trust_option,
 )
 from scaffold.cli.watching import StatusLine
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Exit
+from scaffold.diagnostics import DiagnosticError, Exit
 
 if TYPE_CHECKING:
     from scaffold.verify.numeric import NumericReport, NumericRequest, Property, Tail
@@ -112,9 +112,7 @@ def command(
     installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(asked)
     if device == "cuda" and isinstance(installed, Missing):
         help_text = "run it where this release of vLLM serves models, or leave --device out for the CPU proof alone"
-        raise DiagnosticError(
-            Diagnostic("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
-        )
+        raise DiagnosticError.of("VCG470", f"real CUDA graphs cannot be run: {installed.reason}", help=help_text)
     if not (asked.overlay or as_is):
         console.note("No record shows the tree before this port: it is compared with itself alone. --vllm TREE-BEFORE")
         console.note("compares it with the unchanged model, and `new --check` tells whether this tree holds that port.")

@@ -12,7 +12,7 @@ from scaffold.cut.hoist import documented, hoisted_source, hoisted_tree, method_
 from scaffold.cut.loops import loop_method
 from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
 from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceFunction, ReplaceMethod
 from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.parts import MethodEdit
@@ -99,14 +99,12 @@ def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoi
     if _is_cut(function, station, callable_type):
         return text
     if _uses(function):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG444",
-                f"`{'.'.join(filter(None, (station.class_name, station.function)))}` has a variable `{ENCODE}` already",
-                tree.span(station.file, function.lineno),
-                "undo an earlier port of another descriptor with `vitcg-scaffold revert`, or rename it: the port needs "
-                "the name for a parameter",
-            )
+        raise DiagnosticError.of(
+            "VCG444",
+            f"`{'.'.join(filter(None, (station.class_name, station.function)))}` has a variable `{ENCODE}` already",
+            tree.span(station.file, function.lineno),
+            "undo an earlier port of another descriptor with `vitcg-scaffold revert`, or rename it: the port needs "
+            "the name for a parameter",
         )
     helper = ""
     outlined = station.outlined
@@ -129,13 +127,11 @@ def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoi
         return changed + helper
     arguments = function.args
     if [*arguments.posonlyargs, *arguments.args[1:], *arguments.kwonlyargs] or not arguments.kwarg or arguments.vararg:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG444",
-                f"`{station.class_name}.{PUBLIC_ENTRY}` takes more than keyword arguments",
-                tree.span(station.file, function.lineno),
-                "name the method below it as `entry`: the call that makes embeddings of a modality's parsed input",
-            )
+        raise DiagnosticError.of(
+            "VCG444",
+            f"`{station.class_name}.{PUBLIC_ENTRY}` takes more than keyword arguments",
+            tree.span(station.file, function.lineno),
+            "name the method below it as `entry`: the call that makes embeddings of a modality's parsed input",
         )
     name = arguments.kwarg.arg
     returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""

@@ -52,13 +52,11 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     """
     path = _resolve(reference)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG114",
-                f"a descriptor cannot be called `{path.stem}`: the generated files and messages have its name",
-                Span(str(path), 1, 1, 1, 1),
-                help="rename the file: letters without accents, digits, `_`, `-` and `.`",
-            )
+        raise DiagnosticError.of(
+            "VCG114",
+            f"a descriptor cannot be called `{path.stem}`: the generated files and messages have its name",
+            Span(str(path), 1, 1, 1, 1),
+            help="rename the file: letters without accents, digits, `_`, `-` and `.`",
         )
     file = str(path) if path.parent != _SHIPPED else f"{path.stem}.yaml"
     try:
@@ -108,12 +106,8 @@ def _resolve(reference: str | Path) -> Path:
     if path.is_dir():
         raise DiagnosticError(_unreadable(str(reference), "it is a directory"))
     names = shipped_names()
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG100",
-            f"no descriptor `{reference}`: neither a file nor a shipped name",
-            help=_instead(path, names),
-        )
+    raise DiagnosticError.of(
+        "VCG100", f"no descriptor `{reference}`: neither a file nor a shipped name", help=_instead(path, names)
     )
 
 

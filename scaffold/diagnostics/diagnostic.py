@@ -104,6 +104,13 @@ class DiagnosticError(Exception):
         assert any(d.severity is Severity.ERROR for d in self.diagnostics)
         super().__init__("; ".join(f"{d.code}: {d.message}" for d in self.diagnostics))
 
+    @classmethod
+    def of(
+        cls, code: str, message: str, span: Span | None = None, help: str | None = None, notes: tuple[str, ...] = ()
+    ) -> DiagnosticError:
+        """The error that carries one diagnostic of these values."""
+        return cls(Diagnostic(code, message, span, help, notes=notes))
+
     @property
     def exit(self) -> Exit:
         """The most specific exit code: that of the latest stage with an error."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -47,12 +47,10 @@ def installed_vllm(port: AnyPort, replace: bool, note: Callable[[str], None]) ->
 
     tree = resolve_target("installed").tree
     if read_protocol(tree).generation not in SERVED:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG490",
-                f"our manager does not support vLLM {tree.release or 'of this protocol'}",
-                help=f"measure with vLLM {SERVED[0].first} to {SERVED[-1].last}",
-            )
+        raise DiagnosticError.of(
+            "VCG490",
+            f"our manager does not support vLLM {tree.release or 'of this protocol'}",
+            help=f"measure with vLLM {SERVED[0].first} to {SERVED[-1].last}",
         )
     files = port_files(port, tree, replace)
     note(f"measures the port of {port.name}" if files else "measures the implementation of the installed vLLM")

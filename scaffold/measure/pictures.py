@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.measure.benchreport import WAYS, Benchmark
 from scaffold.measure.profiles import KernelClass, Profile
 
@@ -70,8 +70,8 @@ def chart(height: float, draw: Callable[..., None], panels: int = 1) -> str:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise DiagnosticError(
-            Diagnostic("VCG474", f"a picture needs matplotlib: {error}", help="pip install matplotlib")
+        raise DiagnosticError.of(
+            "VCG474", f"a picture needs matplotlib: {error}", help="pip install matplotlib"
         ) from error
     out = io.StringIO()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE, "backend": "svg"}):
@@ -95,25 +95,6 @@ def budget_curves(curves: Mapping[str, Sequence[Point]]) -> str:
             axes.legend()
 
     return chart(3.6, draw)
-
-
-def padding_curves(sizes: Sequence[int], shares: Mapping[str, Sequence[float]]) -> str:
-    """The share of a replay that is padding, over the size of a batch: a line for each ladder."""
-
-    def draw(figure: Any, axes: Any) -> None:
-        for (name, share), colour in zip(shares.items(), (ORANGE, BLUE), strict=True):
-            axes.plot(sizes, [100 * value for value in share], color=colour, linewidth=1, label=name)
-        axes.set(xlabel="tokens of a batch", ylabel="padding, % of the budget", xscale="log", ylim=(0, 50))
-        octaves = [sizes[0]]
-        while octaves[-1] < sizes[-1]:
-            octaves.append(2 * octaves[-1])
-        axes.set_xticks(octaves, map(str, octaves))
-        axes.set_xticks((), minor=True)
-        axes.set_xlim(sizes[0], sizes[-1])
-        axes.grid()
-        figure.legend(loc="outside upper left", ncols=2)
-
-    return chart(3.4, draw)
 
 
 def kernel_bars(profiles: Sequence[Profile]) -> str:
@@ -175,49 +156,3 @@ def benchmark_dots(benchmark: Benchmark) -> str:
     ]
     title = f"{benchmark.model} on {benchmark.machine}"
     return ratio_dots(title, rows, {"eager": GREY, "vllm": RED, "ours": BLUE})
-
-
-def grouped_bars(
-    panels: Sequence[tuple[str, Sequence[str], Mapping[str, Sequence[float]]]], colours: Mapping[str, str]
-) -> str:
-    """A panel for each `(title, groups, series -> a value for each group)`. Every bar has its number."""
-
-    def draw(figure: Any, *all_axes: Any) -> None:
-        for axes, (title, groups, series) in zip(all_axes, panels, strict=True):
-            thick = 0.8 / len(series)
-            for place, (name, values) in enumerate(series.items()):
-                at = [group + thick * (place - (len(series) - 1) / 2) for group in range(len(groups))]
-                bars = axes.barh(at, values, height=0.92 * thick, color=colours[name], label=name)
-                axes.bar_label(bars, fmt="{:.2f}" if max(values) < 10 else "{:.1f}", padding=3, fontsize=8)
-            axes.set_yticks(range(len(groups)), groups)
-            axes.set(title=title, xlim=(0, 1.15 * max(max(values) for values in series.values())))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.tick_params(axis="y", length=0)
-            axes.invert_yaxis()
-            axes.grid(axis="x")
-        found = {label: bar for axes in all_axes for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend([found[name] for name in colours], colours, loc="outside lower center", ncols=len(colours))
-
-    return chart(3.6, draw, len(panels))
-
-
-def stacked_bars(rows: Mapping[str, Mapping[str, int]], colours: Mapping[str, str], label: str) -> str:
-    """A bar for each row, cut into its counts. Every part has its number."""
-
-    def draw(figure: Any, axes: Any) -> None:
-        left = [0] * len(rows)
-        for part, colour in colours.items():
-            if not any(row[part] for row in rows.values()):
-                continue
-            counts = [row[part] for row in rows.values()]
-            bars = axes.barh(range(len(rows)), counts, left=left, height=0.6, color=colour, label=part)
-            axes.bar_label(bars, [str(count or "") for count in counts], label_type="center", color="white")
-            left = [start + count for start, count in zip(left, counts, strict=True)]
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.set(xlabel=label)
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.grid(axis="x")
-        figure.legend(loc="outside lower center", ncols=2)
-
-    return chart(FRAME + 0.4 + 1.6 * ROW * len(rows), draw)

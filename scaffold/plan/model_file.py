@@ -36,13 +36,11 @@ def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
     """The file of the mixin. Raises VCG525 where the tree has another one: other models would change with it."""
     path, source = mixin.path, render_template("common/licence.py.jinja") + mixin.source
     if tree.exists(path) and not same_meaning(_in_one_order(tree.parse(path)), _in_one_order(ast.parse(source))):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG525",
-                f"{PurePosixPath(path).name} is there and is not what this version of the tool writes",
-                tree.span(path, 1),
-                "delete it, and port each model that imports it again with --replace",
-            )
+        raise DiagnosticError.of(
+            "VCG525",
+            f"{PurePosixPath(path).name} is there and is not what this version of the tool writes",
+            tree.span(path, 1),
+            "delete it, and port each model that imports it again with --replace",
         )
     return FilePlan(path, (), f"hold what all ports of this layout have in common ({mixin.class_name})", source=source)
 
@@ -206,13 +204,11 @@ def _refuse_inherited(
         else f"nothing is to be done: the port of {base} ({path}) serves {model.class_name}, too. If that makes "
         "another tower or encodes in another way, add --replace to give it methods of its own"
     )
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG520",
-            f"{model.class_name} inherits an implementation of {PROTOCOL} from {base}{beside}",
-            tree.span(model.path, model.line),
-            way,
-        )
+    raise DiagnosticError.of(
+        "VCG520",
+        f"{model.class_name} inherits an implementation of {PROTOCOL} from {base}{beside}",
+        tree.span(model.path, model.line),
+        way,
     )
 
 

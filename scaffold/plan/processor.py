@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.sections import Count
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.file_plans import Fact
 from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute, sets
 from scaffold.tower.source import Program
@@ -29,12 +29,12 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
     if owner is None:
         help = "look for the image processor that the model's module imports"
         message = f"{tree.display(path)} has no class {processor.class_}"
-        raise DiagnosticError(Diagnostic("VCG438", message, port.span("processor.class"), help))
+        raise DiagnosticError.of("VCG438", message, port.span("processor.class"), help)
     place = (f"the class is at {tree.display(path)}:{owner.lineno}",)
 
     def refused(message: str, at: str, help: str) -> DiagnosticError:
         message = f"{processor.class_} {message}"
-        return DiagnosticError(Diagnostic("VCG438", message, port.span(f"processor.{at}"), help, notes=place))
+        return DiagnosticError.of("VCG438", message, port.span(f"processor.{at}"), help, notes=place)
 
     attributes = {name: value for name, value in processor.values.items() if isinstance(value, str)}
     if attributes and (required := _required(Program(tree), path, processor.class_)):

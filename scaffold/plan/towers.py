@@ -337,14 +337,12 @@ def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor, family:
         found = made_by(owner, port.tower)
         if found is not None:
             return module.file, found
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG419",
-            f"{model.class_name} does not assign self.{port.tower} from a class",
-            tree.span(model.path, model.line),
-            "name the class under tower.class in the descriptor, or correct model.tower",
-            notes=(f"asked for by {port.span('model.tower')}",),
-        )
+    raise DiagnosticError.of(
+        "VCG419",
+        f"{model.class_name} does not assign self.{port.tower} from a class",
+        tree.span(model.path, model.line),
+        "name the class under tower.class in the descriptor, or correct model.tower",
+        notes=(f"asked for by {port.span('model.tower')}",),
     )
 
 
@@ -372,14 +370,12 @@ def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Paramet
     if grid is not None and port.split.grid not in grid.forms:
         problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {port.split.grid}")
     if problems:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG418",
-                f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
-                place,
-                "compare `buffers` and `attention` with `vitcg-scaffold inspect`",
-                notes=(f"asked for by {port.span('buffers')} and {port.span('tower.grid')}",),
-            )
+        raise DiagnosticError.of(
+            "VCG418",
+            f"{tower.class_name} does not fit the descriptor: {'; '.join(problems)}",
+            place,
+            "compare `buffers` and `attention` with `vitcg-scaffold inspect`",
+            notes=(f"asked for by {port.span('buffers')} and {port.span('tower.grid')}",),
         )
 
 
@@ -448,13 +444,11 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
                 methods.setdefault(method.name, method)
     found = {made for method in methods.values() for made in _remade(method, port)}
     if len(found) > 1:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG429",
-                f"the methods of the model make different things of the pixels: {', '.join(sorted(found))}",
-                place,
-                "let all of them normalise pixels in one way, or move it into the tower",
-            )
+        raise DiagnosticError.of(
+            "VCG429",
+            f"the methods of the model make different things of the pixels: {', '.join(sorted(found))}",
+            place,
+            "let all of them normalise pixels in one way, or move it into the tower",
         )
     return next(iter(found), "{pixels}")
 
@@ -486,13 +480,11 @@ def _keep_model_config(tree: SourceTree, model: ModelAnchor, family: Family) -> 
     """
     found = _configuring_init(family)
     if found is None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG419",
-                f"{model.class_name} keeps no configuration to ask for the number of frames",
-                tree.span(model.path, model.line),
-                "give budget.frames as an expression instead of a method of the processing info",
-            )
+        raise DiagnosticError.of(
+            "VCG419",
+            f"{model.class_name} keeps no configuration to ask for the number of frames",
+            tree.span(model.path, model.line),
+            "give budget.frames as an expression instead of a method of the processing info",
         )
     path, owner, init, anchor = found
     lines = tree.read(path).splitlines()

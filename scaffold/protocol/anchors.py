@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.profile import INTERFACES, PROTOCOL, read_source
 from scaffold.protocol.signatures import Field
 from scaffold.protocol.tables import find_tables
@@ -270,7 +270,7 @@ def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass,
         if len(found) > _MAX_SUBCLASSES:
             message = f"`{class_name}` has more than {_MAX_SUBCLASSES:,} subclasses"
             help_text = "port one that has fewer: every subclass answers to the protocol, too, and each is looked at"
-            raise DiagnosticError(Diagnostic("VCG439", message, tree.span(path), help_text))
+            raise DiagnosticError.of("VCG439", message, tree.span(path), help_text)
     known, names = {(path, class_name), *found}, {class_name, *(name for _, name in found)}
     subclasses = []
     for (relpath, name), item in found.items():
@@ -295,16 +295,14 @@ def find_module(tree: SourceTree, module: str) -> str:
     stems = [PurePosixPath(path).stem for path in tree.glob(f"{_MODELS}/*.py")]
     wanted = PurePosixPath(module).stem if "/" in module else module.rpartition(".")[2]
     near = get_close_matches(wanted, stems, n=3)
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG420",
-            f"the tree has no module `{module}`",
-            span=tree.span(_MODELS),
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
-            if near
-            else "name a module below `vllm/model_executor/models`, such as `qwen2_vl`",
-            notes=(f"searched `{_MODELS}` and `{module}` as a dotted name and a path",),
-        )
+    raise DiagnosticError.of(
+        "VCG420",
+        f"the tree has no module `{module}`",
+        span=tree.span(_MODELS),
+        help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+        if near
+        else "name a module below `vllm/model_executor/models`, such as `qwen2_vl`",
+        notes=(f"searched `{_MODELS}` and `{module}` as a dotted name and a path",),
     )
 
 
@@ -322,16 +320,14 @@ def _model_class(tree: SourceTree, path: str, class_name: str) -> ast.ClassDef:
         for item in top_level(tree.parse(relpath).body)
         if isinstance(item, ast.ClassDef) and item.name == class_name
     ]
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG420",
-            f"`{path}` has no class `{class_name}`",
-            span=tree.span(path),
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
-            if near
-            else "name the class that has `embed_multimodal`",
-            notes=tuple(elsewhere),
-        )
+    raise DiagnosticError.of(
+        "VCG420",
+        f"`{path}` has no class `{class_name}`",
+        span=tree.span(path),
+        help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+        if near
+        else "name the class that has `embed_multimodal`",
+        notes=tuple(elsewhere),
     )
 
 
@@ -340,13 +336,11 @@ def _require_indentation(tree: SourceTree, path: str, node: ast.ClassDef) -> Non
     first = node.body[0]
     before = tree.read(path).splitlines()[first.lineno - 1][: first.col_offset]
     if not before.strip() and first.col_offset - node.col_offset != 4:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG435",
-                f"`{node.name}` is not indented by four spaces, as vLLM's code is",
-                span=tree.span(path, first.lineno),
-                help=f"run `ruff format {path}` in the tree first, as a change of its own",
-            )
+        raise DiagnosticError.of(
+            "VCG435",
+            f"`{node.name}` is not indented by four spaces, as vLLM's code is",
+            span=tree.span(path, first.lineno),
+            help=f"run `ruff format {path}` in the tree first, as a change of its own",
         )
 
 
@@ -658,35 +652,29 @@ def _single(tree: SourceTree, what: str, candidates: list[str], name: str) -> tu
 
 
 def _ambiguous(tree: SourceTree, what: str, places: list[tuple[str, int]]) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG424",
-            f"{what} is in {len(places)} places, and one is needed",
-            span=tree.span(*places[0]),
-            help="remove or rename the ones that are not meant",
-            notes=tuple(f"{tree.display(path)}:{line}" for path, line in places),
-        )
+    return DiagnosticError.of(
+        "VCG424",
+        f"{what} is in {len(places)} places, and one is needed",
+        span=tree.span(*places[0]),
+        help="remove or rename the ones that are not meant",
+        notes=tuple(f"{tree.display(path)}:{line}" for path, line in places),
     )
 
 
 def _not_found(tree: SourceTree, code: str, what: str, known: tuple[str, ...], then: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            code,
-            f"{what} is not in the tree",
-            span=tree.span(known[0]),
-            help="check that the tree is complete; vLLM has it since 0.20.0",
-            notes=(f"searched {', '.join(f'`{path}`' for path in known)}, then {then}",),
-        )
+    return DiagnosticError.of(
+        code,
+        f"{what} is not in the tree",
+        span=tree.span(known[0]),
+        help="check that the tree is complete; vLLM has it since 0.20.0",
+        notes=(f"searched {', '.join(f'`{path}`' for path in known)}, then {then}",),
     )
 
 
 def _unexpected(tree: SourceTree, path: str, line: int, what: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG425",
-            what,
-            span=tree.span(path, line),
-            help="the tool edits the forms that vLLM 0.20.0 to 0.33.0 use; bring it into that form, or edit by hand",
-        )
+    return DiagnosticError.of(
+        "VCG425",
+        what,
+        span=tree.span(path, line),
+        help="the tool edits the forms that vLLM 0.20.0 to 0.33.0 use; bring it into that form, or edit by hand",
     )

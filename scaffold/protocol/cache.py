@@ -9,7 +9,7 @@ import pwd
 import stat
 from pathlib import Path
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.seal import check_tree
 from scaffold.protocol.tree import is_tree
 
@@ -42,13 +42,11 @@ def cache_folder(*parts: str) -> Path:
         *((f, _who_replaces_in(f)) for f in sorted(above)),
     ]:
         if why:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG712",
-                    f"the cache folder `{folder}` {why}, and what lies in the cache is run",
-                    help="if you trust what is in it: `chown -R $(id -u)` and `chmod -R go-w` it; else set "
-                    "`VITCG_CACHE_DIR` to a folder of your own",
-                )
+            raise DiagnosticError.of(
+                "VCG712",
+                f"the cache folder `{folder}` {why}, and what lies in the cache is run",
+                help="if you trust what is in it: `chown -R $(id -u)` and `chmod -R go-w` it; else set "
+                "`VITCG_CACHE_DIR` to a folder of your own",
             )
     return inside[-1]
 

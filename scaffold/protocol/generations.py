@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.dialect import ManagerFacts
 from scaffold.protocol.signatures import ProtocolShape, compare_shapes
 from scaffold.protocol.tree import SourceTree
@@ -95,17 +95,14 @@ def match_generation(shape: ProtocolShape, fingerprint: str, tree: SourceTree, r
         if generation.fingerprint == fingerprint:
             return generation
     nearest, difference = nearest_generation(shape)
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG415",
-            f"the protocol in this tree (fingerprint {fingerprint}) is none of the known ones; "
-            f"the nearest is {nearest.name} ({nearest.first} to {nearest.last}), with {len(difference)} "
-            f"difference{'' if len(difference) == 1 else 's'}",
-            span=tree.span(relpath, line),
-            help="use a release from 0.20.0 to "
-            f"{GENERATIONS[-1].last}, or a version of this tool that knows this protocol",
-            notes=difference,
-        )
+    raise DiagnosticError.of(
+        "VCG415",
+        f"the protocol in this tree (fingerprint {fingerprint}) is none of the known ones; "
+        f"the nearest is {nearest.name} ({nearest.first} to {nearest.last}), with {len(difference)} "
+        f"difference{'' if len(difference) == 1 else 's'}",
+        span=tree.span(relpath, line),
+        help=f"use a release from 0.20.0 to {GENERATIONS[-1].last}, or a version of this tool that knows this protocol",
+        notes=difference,
     )
 
 

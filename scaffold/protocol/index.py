@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.cache import PROJECT
 
 if TYPE_CHECKING:
@@ -151,14 +151,12 @@ def offered_sdists(settings: IndexSettings, session: requests.Session) -> Offer:
             sdists = (item for item in page.packages if item.package_type == "sdist" and item.version)
             found += [_from_package(item, local=local) for item in sdists]
     if not found and (failures or settings.offline):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG404",
-                "no package index can be reached to fetch a vLLM release",
-                help="go online once (the release is cached then), set `PIP_INDEX_URL` to a mirror, name a folder with "
-                "the sdist in `PIP_FIND_LINKS`, or give `--vllm PATH`",
-                notes=tuple(failures) or ("the settings of pip or uv forbid the use of an index",),
-            )
+        raise DiagnosticError.of(
+            "VCG404",
+            "no package index can be reached to fetch a vLLM release",
+            help="go online once (the release is cached then), set `PIP_INDEX_URL` to a mirror, name a folder with "
+            "the sdist in `PIP_FIND_LINKS`, or give `--vllm PATH`",
+            notes=tuple(failures) or ("the settings of pip or uv forbid the use of an index",),
         )
     return Offer(tuple(found), tuple(failures))
 
@@ -213,13 +211,11 @@ def choose_sdist(version: str, offer: Offer) -> Sdist:
     stable = stable_versions(offer)
     near = _nearest(wanted, stable)
     known = f"{len(stable)}, from {stable[0]} to {stable[-1]}" if stable else "none"
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG403",
-            f"there is no release `{version}` of vLLM",
-            help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "name a stable release",
-            notes=(f"stable releases on offer: {known}", *offer.failures),
-        )
+    raise DiagnosticError.of(
+        "VCG403",
+        f"there is no release `{version}` of vLLM",
+        help=f"did you mean {' or '.join(f'`{item}`' for item in near)}?" if near else "name a stable release",
+        notes=(f"stable releases on offer: {known}", *offer.failures),
     )
 
 

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.dialect import Dialect, derive_dialect, inspect_manager
 from scaffold.protocol.generations import GENERATIONS, Generation, match_generation
 from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, ProtocolShape
@@ -173,25 +173,21 @@ def _read_source(tree: SourceTree) -> ProtocolSource:
     text = source_lines(tree, interfaces)
     methods = tuple(_read_method(item, text) for item in node.body if isinstance(item, FunctionNode))
     if not methods:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG417",
-                f"`{PROTOCOL}` in `{interfaces}` has no methods",
-                span=tree.span(interfaces, node.lineno),
-                help="finish the edit of this class, or restore the file from git",
-            )
+        raise DiagnosticError.of(
+            "VCG417",
+            f"`{PROTOCOL}` in `{interfaces}` has no methods",
+            span=tree.span(interfaces, node.lineno),
+            help="finish the edit of this class, or restore the file from git",
         )
     defs = _find_defs(tree, interfaces, node)
     defs_module = tree.parse(defs)
     dataclasses = tuple(_read_dataclasses(defs_module, source_lines(tree, defs)))
     if not dataclasses:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG417",
-                f"`{defs}` has no data classes, but `{PROTOCOL}` takes its types from it",
-                span=tree.span(defs),
-                help="finish the edit of this file, or restore it from git",
-            )
+        raise DiagnosticError.of(
+            "VCG417",
+            f"`{defs}` has no data classes, but `{PROTOCOL}` takes its types from it",
+            span=tree.span(defs),
+            help="finish the edit of this file, or restore it from git",
         )
     shape = ProtocolShape(
         bases=tuple(text.source(base) for base in node.bases),
@@ -219,14 +215,12 @@ def _find_protocol(tree: SourceTree) -> tuple[str, ast.ClassDef]:
         if node is not None:
             return relpath, node
     release = f"vLLM {tree.release}" if tree.release else "this tree"
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG413",
-            f"{release} has no protocol `{PROTOCOL}`: it cannot run vision encoders in CUDA graphs",
-            span=tree.span(INTERFACES),
-            help="use vLLM 0.20.0 or newer, for example `--vllm 0.33.0`",
-            notes=(f"searched `{INTERFACES}`, then every Python file under `vllm/`",),
-        )
+    raise DiagnosticError.of(
+        "VCG413",
+        f"{release} has no protocol `{PROTOCOL}`: it cannot run vision encoders in CUDA graphs",
+        span=tree.span(INTERFACES),
+        help="use vLLM 0.20.0 or newer, for example `--vllm 0.33.0`",
+        notes=(f"searched `{INTERFACES}`, then every Python file under `vllm/`",),
     )
 
 
@@ -245,14 +239,12 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
         if isinstance(node, ast.ImportFrom) and any(alias.name in wanted for alias in node.names)
     ]
     if not imports:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG417",
-                f"`{interfaces}` imports none of the types that `{PROTOCOL}` uses"
-                + (f" ({', '.join(sorted(wanted))})" if wanted else ""),
-                span=tree.span(interfaces, protocol.lineno),
-                help="restore that import: it leads to the module with the definitions",
-            )
+        raise DiagnosticError.of(
+            "VCG417",
+            f"`{interfaces}` imports none of the types that `{PROTOCOL}` uses"
+            + (f" ({', '.join(sorted(wanted))})" if wanted else ""),
+            span=tree.span(interfaces, protocol.lineno),
+            help="restore that import: it leads to the module with the definitions",
         )
     node = imports[0]
     module = import_source(interfaces, node)
@@ -262,14 +254,12 @@ def _find_defs(tree: SourceTree, interfaces: str, protocol: ast.ClassDef) -> str
     elsewhere = tuple(tree.containing("vllm", ".py", ["class EncoderCudaGraphConfig"]))
     release = f"vLLM {tree.release}" if tree.release else "this tree"
     notes = (f"the classes are in `{', '.join(elsewhere)}`, which nothing in the tree imports",) if elsewhere else ()
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG414",
-            f"{release} cannot enable encoder CUDA graphs: it imports `{module}`, a module that is not in it",
-            span=tree.span(interfaces, node.lineno, node.col_offset + 1),
-            help="use vLLM 0.20.0 or newer; 0.19.0 and 0.19.1 were released with this import broken",
-            notes=notes,
-        )
+    raise DiagnosticError.of(
+        "VCG414",
+        f"{release} cannot enable encoder CUDA graphs: it imports `{module}`, a module that is not in it",
+        span=tree.span(interfaces, node.lineno, node.col_offset + 1),
+        help="use vLLM 0.20.0 or newer; 0.19.0 and 0.19.1 were released with this import broken",
+        notes=notes,
     )
 
 
@@ -279,14 +269,12 @@ def _find_manager(tree: SourceTree) -> str:
     for relpath in tree.containing("vllm", ".py", [f"class {MANAGER}"]):
         if find_class(tree.parse(relpath), MANAGER) is not None:
             return relpath
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG416",
-            f"the tree has `{PROTOCOL}` but no class `{MANAGER}` that would call it",
-            span=tree.span(_MANAGER_FILE),
-            help="check that the tree is complete",
-            notes=(f"searched `{_MANAGER_FILE}`, then every Python file under `vllm/`",),
-        )
+    raise DiagnosticError.of(
+        "VCG416",
+        f"the tree has `{PROTOCOL}` but no class `{MANAGER}` that would call it",
+        span=tree.span(_MANAGER_FILE),
+        help="check that the tree is complete",
+        notes=(f"searched `{_MANAGER_FILE}`, then every Python file under `vllm/`",),
     )
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol.cache import PROJECT, cache_root, checked_tree, known_digest, made_folder, seal_file
 from scaffold.protocol.index import (
     HTTP_TIMEOUT,
@@ -79,12 +79,10 @@ def fetch_release(version: str, *, progress: DownloadProgress | None = None) -> 
             with lock:
                 return checked_tree(version) or _fetch(version, root, progress)
         except Timeout as error:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG408",
-                    f"another run has been fetching vLLM {version} for {_LOCK_TIMEOUT / 60:.0f} minutes",
-                    help=f"wait for it, or end it; its lock is `{lock.lock_file}`",
-                )
+            raise DiagnosticError.of(
+                "VCG408",
+                f"another run has been fetching vLLM {version} for {_LOCK_TIMEOUT / 60:.0f} minutes",
+                help=f"wait for it, or end it; its lock is `{lock.lock_file}`",
             ) from error
 
 
@@ -97,12 +95,10 @@ def unpack_release(version: str, destination: Path, *, progress: DownloadProgres
     source = fetch_release(version, progress=progress)
     with _write_errors(destination, "name another folder with --into"):
         if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG409",
-                    f"`{destination}` exists and is not an empty folder",
-                    help="name a folder that does not exist yet, or empty this one",
-                )
+            raise DiagnosticError.of(
+                "VCG409",
+                f"`{destination}` exists and is not an empty folder",
+                help="name a folder that does not exist yet, or empty this one",
             )
         destination.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as scratch:
@@ -145,13 +141,11 @@ def _fetch(version: str, root: Path, progress: DownloadProgress | None) -> Path:
         contents = digest_of(unpacked)
         if contents != (known_digest(version) or contents):
             archive.unlink()
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG405",
-                    f"`{chosen.filename}` is not the vLLM {version} that this tool knows: its files differ",
-                    help="name an index that serves vLLM's own sdist; to use another build, unpack it and give its "
-                    "folder, `--vllm PATH`",
-                )
+            raise DiagnosticError.of(
+                "VCG405",
+                f"`{chosen.filename}` is not the vLLM {version} that this tool knows: its files differ",
+                help="name an index that serves vLLM's own sdist; to use another build, unpack it and give its "
+                "folder, `--vllm PATH`",
             )
         if tree.exists():  # it is incomplete or of unknown origin, or we would have used it
             shutil.rmtree(tree)
@@ -183,12 +177,10 @@ def _download(chosen: Sdist, archive: Path, session: requests.Session, progress:
                     _copy(response.iter_content(1 << 18), stream, total, progress)
     except RequestException as error:
         partial.unlink(missing_ok=True)
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG404",
-                f"the download of `{chosen.filename}` failed: {reason(error)}",
-                help="run the command again; check the network and the index settings if it fails again",
-            )
+        raise DiagnosticError.of(
+            "VCG404",
+            f"the download of `{chosen.filename}` failed: {reason(error)}",
+            help="run the command again; check the network and the index settings if it fails again",
         ) from error
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -197,12 +189,10 @@ def _download(chosen: Sdist, archive: Path, session: requests.Session, progress:
         difference = _digest_error(partial, chosen)
         if difference is not None:
             partial.unlink(missing_ok=True)
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG405",
-                    f"`{chosen.filename}` is not the file that the index promises: {difference}",
-                    help="run the command again; if it happens again, a proxy or mirror changes it",
-                )
+            raise DiagnosticError.of(
+                "VCG405",
+                f"`{chosen.filename}` is not the file that the index promises: {difference}",
+                help="run the command again; if it happens again, a proxy or mirror changes it",
             )
     partial.replace(archive)
 
@@ -216,13 +206,11 @@ def _require_trusted(chosen: Sdist) -> None:
         why = "gives no digest, so nobody could tell whether it is the right file"
     else:
         return
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG405",
-            f"the index is not trusted with `{chosen.filename}`: it {why}",
-            help="use an index that gives SHA-256 digests, or download the sdist yourself and name its folder in "
-            "`PIP_FIND_LINKS`",
-        )
+    raise DiagnosticError.of(
+        "VCG405",
+        f"the index is not trusted with `{chosen.filename}`: it {why}",
+        help="use an index that gives SHA-256 digests, or download the sdist yourself and name its folder in "
+        "`PIP_FIND_LINKS`",
     )
 
 
@@ -232,12 +220,10 @@ def _copy(chunks: Iterator[bytes], stream: Any, total: int | None, progress: Dow
         stream.write(chunk)
         done += len(chunk)
         if done > _MAX_ARCHIVE:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG406",
-                    f"the sdist has more than {_MAX_ARCHIVE >> 20} MB",
-                    help="check the index settings: no release of vLLM is that large",
-                )
+            raise DiagnosticError.of(
+                "VCG406",
+                f"the sdist has more than {_MAX_ARCHIVE >> 20} MB",
+                help="check the index settings: no release of vLLM is that large",
             )
         if progress is not None:
             progress(done, total)
@@ -261,12 +247,10 @@ def _unpack(archive: Path, scratch: Path, version: str) -> Path:
     """Unpack into `scratch` and return the top folder. Raises VCG406."""
 
     def damaged(why: str) -> DiagnosticError:
-        return DiagnosticError(
-            Diagnostic(
-                "VCG406",
-                f"`{archive.name}` cannot be unpacked: {why}",
-                help="run the command again to fetch it anew; if it happens again, the index serves a damaged file",
-            )
+        return DiagnosticError.of(
+            "VCG406",
+            f"`{archive.name}` cannot be unpacked: {why}",
+            help="run the command again to fetch it anew; if it happens again, the index serves a damaged file",
         )
 
     if not hasattr(tarfile, "data_filter"):
@@ -331,8 +315,6 @@ def _write_errors(root: Path, way_out: str) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         cause = "a release needs about 250 MB there; free some space" if full else "check the folder's permissions"
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG711", f"cannot write under `{root}`: {error.strerror or error}", help=f"{cause}, or {way_out}"
-            )
+        raise DiagnosticError.of(
+            "VCG711", f"cannot write under `{root}`: {error.strerror or error}", help=f"{cause}, or {way_out}"
         ) from error

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.files import open_regular, read_regular
 
 #: Folders that tools write where they run. Nothing of a release loads what is in them.
@@ -52,13 +52,11 @@ def check_tree(root: Path, record: Path, known: str | None) -> bool:
     if digest_of(root) != (contents if recorded else known):
         if not recorded:
             return False
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG407",
-                f"the cached release `{root}` was changed since it was unpacked",
-                help="delete that folder, the next run fetches the release again; to edit a release, use "
-                "`vitcg-scaffold new --into` or a copy of the folder",
-            )
+        raise DiagnosticError.of(
+            "VCG407",
+            f"the cached release `{root}` was changed since it was unpacked",
+            help="delete that folder, the next run fetches the release again; to edit a release, use "
+            "`vitcg-scaffold new --into` or a copy of the folder",
         )
     _write(record, now, contents if recorded else known or "")
     return True

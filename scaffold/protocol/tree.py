@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.diagnostics import DiagnosticError, Span
 from scaffold.files import read_regular
 from scaffold.syntax import SourceLines, parse
 
@@ -150,13 +150,11 @@ class SourceTree:
             try:
                 self._cache[key] = read_regular(self.path(relpath))
             except OSError as error:
-                raise DiagnosticError(
-                    Diagnostic(
-                        "VCG410",
-                        f"cannot read `{relpath}`: {error.strerror or error}",
-                        span=self.span(relpath),
-                        help="check that the tree is a complete vLLM checkout, sdist or installation",
-                    )
+                raise DiagnosticError.of(
+                    "VCG410",
+                    f"cannot read `{relpath}`: {error.strerror or error}",
+                    span=self.span(relpath),
+                    help="check that the tree is a complete vLLM checkout, sdist or installation",
                 ) from error
         data: bytes = self._cache[key]
         return data
@@ -170,13 +168,11 @@ class SourceTree:
                 self._cache[key] = data.decode("utf-8")
             except UnicodeDecodeError as error:
                 before = data[: error.start].decode("utf-8")
-                raise DiagnosticError(
-                    Diagnostic(
-                        "VCG411",
-                        f"`{relpath}` is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-                        span=Span.at(self.display(relpath), before, len(before)),
-                        help="save the file as UTF-8; vLLM's own files all are",
-                    )
+                raise DiagnosticError.of(
+                    "VCG411",
+                    f"`{relpath}` is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+                    span=Span.at(self.display(relpath), before, len(before)),
+                    help="save the file as UTF-8; vLLM's own files all are",
                 ) from error
         text: str = self._cache[key]
         return text
@@ -189,14 +185,12 @@ class SourceTree:
                 self._cache[key] = parse(self.read(relpath).removeprefix(_BOM))
             except SyntaxError as error:
                 version = ".".join(map(str, sys.version_info[:2]))
-                raise DiagnosticError(
-                    Diagnostic(
-                        "VCG412",
-                        f"`{relpath}` is not valid Python: {error.msg}",
-                        span=self.span(relpath, max(error.lineno or 1, 1), max(error.offset or 1, 1)),
-                        help="repair the file (a merge conflict left in it?) and run again; "
-                        f"this is Python {version}, so for newer syntax run the tool with a newer Python",
-                    )
+                raise DiagnosticError.of(
+                    "VCG412",
+                    f"`{relpath}` is not valid Python: {error.msg}",
+                    span=self.span(relpath, max(error.lineno or 1, 1), max(error.offset or 1, 1)),
+                    help="repair the file (a merge conflict left in it?) and run again; "
+                    f"this is Python {version}, so for newer syntax run the tool with a newer Python",
                 ) from error
         module: ast.Module = self._cache[key]
         return module
@@ -273,7 +267,7 @@ def _read_all(tree: SourceTree, folder: str, suffix: str) -> list[tuple[str, byt
         room -= len(found[relpath])
         if room < 0:
             message = f"`{folder}` has more than {_MAX_FOLDER // 10**6} MB of `*{suffix}` files"
-            raise DiagnosticError(Diagnostic("VCG410", message, tree.span(folder), "give the folder of a vLLM tree"))
+            raise DiagnosticError.of("VCG410", message, tree.span(folder), "give the folder of a vLLM tree")
     return sorted(found.items())
 
 

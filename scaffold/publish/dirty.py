@@ -266,11 +266,9 @@ def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _no_answer(root: Path, why: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG508",
-            f"git cannot tell which files of {root} are dirty",
-            help="repair the checkout as git says, or use --allow-dirty if you know that nothing is lost",
-            notes=tuple(why.splitlines()),
-        )
+    return DiagnosticError.of(
+        "VCG508",
+        f"git cannot tell which files of {root} are dirty",
+        help="repair the checkout as git says, or use --allow-dirty if you know that nothing is lost",
+        notes=tuple(why.splitlines()),
     )

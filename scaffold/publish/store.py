@@ -22,7 +22,7 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 from scaffold.files import NotRegularError, read_regular
 from scaffold.publish import disk
 
@@ -96,12 +96,10 @@ def _decode(path: Path) -> RunRecord:
 
 
 def damaged(path: Path, why: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG707",
-            f"{path} is damaged: {why}",
-            help=f"compare the tree with its origin (git diff), then delete the folder {STORE} to start afresh",
-        )
+    return DiagnosticError.of(
+        "VCG707",
+        f"{path} is damaged: {why}",
+        help=f"compare the tree with its origin (git diff), then delete the folder {STORE} to start afresh",
     )
 
 
@@ -151,12 +149,10 @@ class Store:
         plain = self.root / relative
         path = Path(os.path.realpath(plain.parent)) / plain.name
         if not path.is_relative_to(self.root) or {STORE, ".git", ".."} & set(path.relative_to(self.root).parts):
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG502",
-                    f"{relative} is not a file of the tree {self.root}: it leads to {path}",
-                    help="replace the symbolic link by a real folder, or point --vllm at the tree that owns the file",
-                )
+            raise DiagnosticError.of(
+                "VCG502",
+                f"{relative} is not a file of the tree {self.root}: it leads to {path}",
+                help="replace the symbolic link by a real folder, or point --vllm at the tree that owns the file",
             )
         return path
 
@@ -169,10 +165,8 @@ class Store:
             return path
         if not stat.S_ISREG(mode):
             kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a special file"
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG503", f"{relative} is {kind}, not a regular file", help="put a regular file in its place"
-                )
+            raise DiagnosticError.of(
+                "VCG503", f"{relative} is {kind}, not a regular file", help="put a regular file in its place"
             )
         return path
 

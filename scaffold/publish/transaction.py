@@ -275,12 +275,10 @@ def _check_target(store: Store, step: _Step) -> None:
         raise DiagnosticError(_changed_meanwhile(step.path))
     folder = next(parent for parent in target.parents if parent.exists())
     if disk.device(folder) != disk.device(store.folder):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG708",
-                f"{step.path} lies on another file system than {store.folder}",
-                help="files are replaced by renames, which need one file system: copy the tree to one and work there",
-            )
+        raise DiagnosticError.of(
+            "VCG708",
+            f"{step.path} lies on another file system than {store.folder}",
+            help="files are replaced by renames, which need one file system: copy the tree to one and work there",
         )
 
 
@@ -321,12 +319,10 @@ def _locked(store: Store) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG705",
-                    f"another run is writing to {store.root}",
-                    help="wait until it is done, then start again: the tree may look different",
-                )
+            raise DiagnosticError.of(
+                "VCG705",
+                f"another run is writing to {store.root}",
+                help="wait until it is done, then start again: the tree may look different",
             ) from error
         yield
     finally:
@@ -336,12 +332,10 @@ def _locked(store: Store) -> Iterator[None]:
 def _refuse_unfinished(store: Store) -> None:
     record = store.unfinished()
     if record is not None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG706",
-                f"an earlier run (`{record.label}`) was killed while it wrote to {store.root}",
-                help=f"run `{_recover_command(store)}`: it restores the state before that run",
-            )
+        raise DiagnosticError.of(
+            "VCG706",
+            f"an earlier run (`{record.label}`) was killed while it wrote to {store.root}",
+            help=f"run `{_recover_command(store)}`: it restores the state before that run",
         )
 
 
@@ -378,12 +372,10 @@ def _recover_command(store: Store) -> str:
 
 
 def _nothing_to_revert(store: Store) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG506",
-            f"no run to revert in {store.root}",
-            help="only runs that wrote to this very tree can be reverted; for older changes use git",
-        )
+    return DiagnosticError.of(
+        "VCG506",
+        f"no run to revert in {store.root}",
+        help="only runs that wrote to this very tree can be reverted; for older changes use git",
     )
 
 

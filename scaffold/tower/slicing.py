@@ -106,13 +106,11 @@ def _no_class(program: Program, module: Module, class_name: str, call: tuple[str
         help_text = f"name a class whose `{entry}` takes {taken}; here these are {', '.join(takes)}."
     else:
         help_text = f"no class here has a `{entry}` that takes {taken}: name a module that defines or imports one."
-    return DiagnosticError(
-        Diagnostic(
-            "VCG450",
-            f"there is no class `{class_name}` in {module.shown}",
-            module.span(module.tree),
-            f"{help_text} A descriptor may leave `tower.class` out: the model's `__init__` says it, too",
-        )
+    return DiagnosticError.of(
+        "VCG450",
+        f"there is no class `{class_name}` in {module.shown}",
+        module.span(module.tree),
+        f"{help_text} A descriptor may leave `tower.class` out: the model's `__init__` says it, too",
     )
 
 
@@ -151,14 +149,12 @@ def _slice_class(
     found = program.method(owner, entry)
     if found is None:
         named = ", ".join(f"`{name}`" for name in _entry_methods(program, owner)) or "none with two parameters"
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG450",
-                f"class `{owner[1].name}` has no method `{entry}`",
-                owner[0].span(owner[1]),
-                "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with "
-                f"`inspect --entry`; the class has {named}",
-            )
+        raise DiagnosticError.of(
+            "VCG450",
+            f"class `{owner[1].name}` has no method `{entry}`",
+            owner[0].span(owner[1]),
+            "name the method that takes pixels and grid, as `tower.entry` in the descriptor or with "
+            f"`inspect --entry`; the class has {named}",
         )
     module, holder, function = found
     base = TowerSlice(
@@ -177,14 +173,12 @@ def _slice_class(
     method = program.method(owner, METADATA_METHOD)
     if method is not None and any(parameter.name == METADATA_ARGUMENT for parameter in base.parameters):
         if METADATA_ARGUMENT not in loads(function):
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG461",
-                    f"`{owner[1].name}.{entry}` takes `{METADATA_ARGUMENT}` and ignores it",
-                    module.span(function.args),
-                    f"the metadata method is that of `{method[1].name}`, another tower: split this one itself, or "
-                    "switch its encoder graphs off",
-                )
+            raise DiagnosticError.of(
+                "VCG461",
+                f"`{owner[1].name}.{entry}` takes `{METADATA_ARGUMENT}` and ignores it",
+                module.span(function.args),
+                f"the metadata method is that of `{method[1].name}`, another tower: split this one itself, or "
+                "switch its encoder graphs off",
             )
         return _already_split(program, base, function, method)
     _check_roles(f"{owner[1].name}.{entry}", base, module.span(function.args))
@@ -197,13 +191,11 @@ def _check_names(what: str, tower: TowerSlice, place: Span) -> None:
     for name in (*tower.data, *tower.metadata):
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG451",
-                    f"`{what}` has no parameter `{name}`; it takes {', '.join(known)}",
-                    place,
-                    f"did you mean `{close[0]}`?" if close else "name the tower's data and metadata parameters",
-                )
+            raise DiagnosticError.of(
+                "VCG451",
+                f"`{what}` has no parameter `{name}`; it takes {', '.join(known)}",
+                place,
+                f"did you mean `{close[0]}`?" if close else "name the tower's data and metadata parameters",
             )
 
 
@@ -211,13 +203,11 @@ def _check_roles(what: str, tower: TowerSlice, place: Span) -> None:
     """Every parameter has its role: data, metadata, or a default. Raises VCG451."""
     for parameter in tower.parameters:
         if parameter.name not in (*tower.data, *tower.metadata) and parameter.default is None:
-            raise DiagnosticError(
-                Diagnostic(
-                    "VCG451",
-                    f"parameter `{parameter.name}` of `{what}` is neither data nor metadata",
-                    place,
-                    "say which it is: data follows the pixels, metadata follows the grid",
-                )
+            raise DiagnosticError.of(
+                "VCG451",
+                f"parameter `{parameter.name}` of `{what}` is neither data nor metadata",
+                place,
+                "say which it is: data follows the pixels, metadata follows the grid",
             )
 
 
@@ -596,7 +586,7 @@ class _Slicer:
 
     def _refuse(self, code: str, message: str, node: ast.AST, help_text: str, *notes: str) -> DiagnosticError:
         where = f" (`{self.owner[1].name}.{self.base.entry}`)"
-        return DiagnosticError(Diagnostic(code, message + where, self.module.span(node), help_text, notes=notes))
+        return DiagnosticError.of(code, message + where, self.module.span(node), help_text, notes=notes)
 
     # ------------------------------------------------------------------ placing
 

@@ -189,7 +189,7 @@ def _ruff_binary() -> str:
 def unavailable(
     reason: str, help_text: str = "reinstall vitcg-scaffold; ruff is one of its dependencies"
 ) -> DiagnosticError:
-    return DiagnosticError(Diagnostic("VCG623", f"ruff cannot be run: {reason}", help=help_text))
+    return DiagnosticError.of("VCG623", f"ruff cannot be run: {reason}", help=help_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +259,11 @@ def _read_settings(file: Path) -> str:
 
 
 def _unusable(file: Path, reason: str) -> DiagnosticError:
-    return DiagnosticError(
-        Diagnostic(
-            "VCG626",
-            f"the tree's ruff settings cannot be used: {reason}",
-            Span(str(file), 1, 1, 1, 1),
-            "repair this file, or the `extend` of the settings that lead to it, and run again",
-        )
+    return DiagnosticError.of(
+        "VCG626",
+        f"the tree's ruff settings cannot be used: {reason}",
+        Span(str(file), 1, 1, 1, 1),
+        "repair this file, or the `extend` of the settings that lead to it, and run again",
     )
 
 

@@ -6,13 +6,13 @@ import errno
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from captured import captured
 from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, TEST, child, contents, environment
 from test_new import git, make_repository
 
@@ -337,9 +337,7 @@ main(["--help"])
 
 def test_ctrl_c_while_python_imports_the_command_line():
     """The first tenth of a second of each run. It ended in a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT], capture_output=True, text=True, env=environment(), check=False
-    )
+    done = captured([sys.executable, "-c", AT_IMPORT], env=environment())
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nInterrupted.\n")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from captured import captured
 from cli_scene import child, environment
 
 from scaffold.cli.app import COMMANDS, FORMER
@@ -327,9 +328,7 @@ def test_output_that_cannot_be_written(arguments, redirection, code, said):
     """A full disk is an error of its own; a stream that the caller closed takes what is meant for it along."""
     command = f"{shlex.quote(sys.executable)} -m scaffold.cli {arguments} {redirection}"
 
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, env=environment(PYTHONHASHSEED="0"), check=False
-    )
+    done = captured(["bash", "-c", command], env=environment(PYTHONHASHSEED="0"))
 
     assert done.returncode == code
     assert said in done.stderr

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from captured import captured
 from cli_scene import ROOT
 
 from scaffold.descriptor import shipped_names
@@ -81,14 +82,8 @@ def complete(request, tmp_path) -> Complete:
             "zsh": [sys.executable, "-c", ZSH, line],
             "fish": ["fish", "--no-config", "-c", FISH],
         }[shell]
-        done = subprocess.run(
-            run,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path / "here",
-            env=os.environ | settings | {"PATH": path, "VITCG_CACHE_DIR": cache},
-            check=False,
-            timeout=60,
+        done = captured(
+            run, cwd=tmp_path / "here", env=os.environ | settings | {"PATH": path, "VITCG_CACHE_DIR": cache}, timeout=60
         )
         assert "rror" not in done.stderr, done.stderr
         return {word for word in done.stdout.replace("\t", " ").split() if word}

@@ -7,10 +7,10 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from captured import captured
 from cli_scene import DOCS, EXAMPLE, MODEL, PLACES, PROTOCOL, ROOT, TEST, contents
 
 import scaffold.descriptor
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.trees
 
 def git(root: Path, *arguments: str, text: str | None = None) -> str:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "core.autocrlf=false")
-    done = subprocess.run(
-        ["git", *identity, *arguments], cwd=root, capture_output=True, text=True, input=text, check=False
-    )
+    done = captured(["git", *identity, *arguments], cwd=root, input=text)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

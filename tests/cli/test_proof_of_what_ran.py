@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from captured import captured
 from cli_scene import PLACES, child
 
 from scaffold.protocol.cache import cache_root
@@ -97,9 +98,9 @@ print(vllm.module.VALUE, vllm.module.VALUE.__class__.__name__, vllm.module.f.__c
 
 
 def import_module(root: Path, cache: Path | str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT, root, cache], capture_output=True, text=True, check=False, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    done = captured(
+        [sys.executable, "-c", IMPORT, root, cache], timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     )  # fmt: skip
     return done.stdout.strip() or done.stderr
 

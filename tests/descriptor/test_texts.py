@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from captured import captured
 from descriptor_documents import DOCUMENTS, problems_of
 
 from scaffold.descriptor.port import PORTS
@@ -90,9 +90,7 @@ def test_a_directive_on_a_line_of_its_own_would_work():
 
     def ruff(directive: str) -> int:
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--no-cache", "-q", "-"]
-        return subprocess.run(
-            command, check=False, input=code.format(directive), text=True, capture_output=True
-        ).returncode
+        return captured(command, input=code.format(directive)).returncode
 
     assert (ruff("One tile"), ruff("ruff: noqa")) == (1, 0)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
 import yaml
+from captured import captured
 
 from scaffold.cli.app import cli
 from scaffold.descriptor import json_schema, shipped_names
@@ -63,7 +63,7 @@ def test_the_action_runs_a_command_and_annotates(tmp_path: Path) -> None:
     (tmp_path / "vitcg-scaffold").chmod(0o755)
     # A word of the command that the shell would run stays a word.
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "COMMAND": "validate bad.yaml $(touch ran)", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-e", "-c", run], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = captured(["bash", "-e", "-c", run], cwd=tmp_path, env=env)
     assert done.returncode == 3
     assert "::error file=bad.yaml,line=1" in done.stdout
     assert not (tmp_path / "ran").exists()

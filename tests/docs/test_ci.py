@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from captured import captured
 
 from scaffold.descriptor.load import shipped_path
 
@@ -65,7 +66,7 @@ def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> Non
     def hooks() -> tuple[int, str]:
         git(repository, "add", "--all")
         command = [sys.executable, "-m", "pre_commit", "run", "--all-files"]
-        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        done = captured(command, cwd=repository, env=environment)
         return done.returncode, done.stdout + done.stderr
 
     code, said = hooks()
@@ -120,7 +121,7 @@ def test_the_job_for_drift_fails_beside_a_missing_port(repository: Path, release
 
     def run() -> tuple[int, str]:
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", action["run"]]  # as a runner calls it
-        done = subprocess.run(shell, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        done = captured(shell, cwd=repository, env=environment)
         return done.returncode, done.stdout + done.stderr
 
     code, said = run()
@@ -136,7 +137,7 @@ def lint(home: Path) -> str:
     linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if linter is None:
         pytest.skip("actionlint is not installed: it comes with the `dev` extra")
-    done = subprocess.run([linter, "-no-color"], cwd=home, capture_output=True, text=True, check=False)
+    done = captured([linter, "-no-color"], cwd=home)
     assert done.returncode in (0, 1), done.stderr
     assert bool(done.stdout) == bool(done.returncode)
     return done.stdout
@@ -173,9 +174,7 @@ def test_the_action_installs_what_it_runs(repository: Path, tmp_path: Path) -> N
     def run(step: str, **inputs: str) -> subprocess.CompletedProcess[str]:
         assert set(inputs) == set(steps[step]["env"])
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", steps[step]["run"]]  # as a runner calls it
-        return subprocess.run(
-            shell, cwd=repository, env=kept | path | inputs, capture_output=True, text=True, check=False
-        )
+        return captured(shell, cwd=repository, env=kept | path | inputs)
 
     example = yaml.safe_load(EXAMPLES[".github/workflows/ports.yml"])["jobs"]["ports"]["steps"]
     command = example[1]["with"]["command"]
@@ -209,14 +208,7 @@ def test_workflows_call_targets_that_make_knows() -> None:
                 called.append(words[1])
                 shell = step["run"].replace("${{ matrix.release }}", "0.33.0").replace("make ", "make -n ", 1)
                 environment = os.environ | {"TORCH_INDEX": "https://example.org", "GITHUB_REF_NAME": "v0.1.0"}
-                done = subprocess.run(
-                    ["bash", "-euo", "pipefail", "-c", shell],
-                    cwd=ROOT,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
+                done = captured(["bash", "-euo", "pipefail", "-c", shell], cwd=ROOT, env=environment)
                 assert done.returncode == 0, done.stderr
                 if "RELEASE" in shell:
                     assert "--releases 0.33.0" in done.stdout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from captured import captured
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -23,7 +23,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 @pytest.mark.parametrize("script", ["reference/generate.py", "pictures/generate.py"])
 def test_what_is_made_from_the_code_is_up_to_date(script: str) -> None:
-    done = subprocess.run([sys.executable, DOCS / script, "--check"], capture_output=True, text=True, check=False)
+    done = captured([sys.executable, DOCS / script, "--check"])
     assert done.returncode == 0, f"{done.stdout}{done.stderr}run: python docs/{script}"
 
 
@@ -35,7 +35,7 @@ def test_an_outdated_page_is_noticed(tmp_path: Path) -> None:
             (copy / path.name).write_bytes(path.read_bytes())
     (copy / "cli.md").write_text("edited\n")
     check = [sys.executable, copy / "generate.py", "--check"]
-    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    done = captured(check)
     assert (done.returncode, done.stdout) == (1, "outdated: docs/reference/cli.md\n")
     assert (copy / "cli.md").read_text() == "edited\n"
 
@@ -155,9 +155,7 @@ def test_the_start_page_names_every_command_once() -> None:
 
 def test_nothing_names_a_former_command() -> None:
     """Pages, messages, templates, hooks and workflows follow the commands that there are. Records of the past stay."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
-        "\n"
-    )
+    listed = captured(["git", "ls-files"], cwd=ROOT).stdout.split("\n")
     if not any(listed):
         pytest.skip("a source distribution has no list of its files")
     past = ("docs/measured/", "benchmarks/results/", "CHANGELOG.md", "tests/")
@@ -177,13 +175,7 @@ def test_the_readme_shows_the_shipped_descriptor() -> None:
 
 def test_mkdocs_builds_the_pages(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="needs the `dev` extra")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site/reference/errors/index.html").is_file()
     pages = {path.parent.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("index.html")}

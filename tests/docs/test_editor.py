@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 import yaml
+from captured import captured
 
 from scaffold.descriptor import json_schema, schema_file
 from scaffold.descriptor.load import shipped_path
@@ -32,16 +33,13 @@ main(["init", *sys.argv[1:]])
 
 
 def draft(folder: Path, output: Path, release_tree, tool: Path = ROOT) -> Path:
-    done = subprocess.run(
+    done = captured(
         [
             *(sys.executable, "-c", INIT, "InternVLChatModel"),
             *("--vllm", str(release_tree("0.22.0").root), "--no-input", "-o", str(output)),
         ],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": f"{tool}:{ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return folder / output

@@ -26,6 +26,7 @@ import operator_page
 import pytest
 import test_plugin_packages
 import test_tutorial
+from captured import captured
 from markdown_it import MarkdownIt
 
 from scaffold.cli.app import COMMANDS, FORMER, cli
@@ -147,9 +148,9 @@ def test_the_commands_of_a_page_run(page: str, checkout: Path, tmp_path: Path) -
         "PATH": os.pathsep.join([str(checkout / ".venv/bin"), os.environ["PATH"]]),
         "PYTEST_ADDOPTS": "--collect-only",
     }
-    done = subprocess.run(
+    done = captured(
         ["bash", "-exc", "\n".join([BEFORE.get(page, ""), *lines])],
-        cwd=checkout, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        cwd=checkout, env=env, stdin=subprocess.DEVNULL
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 

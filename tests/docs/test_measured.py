@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from captured import captured
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import measured
@@ -40,9 +40,9 @@ def test_the_walk_shows_commands_that_there_are():
 
 
 def test_pages_say_what_was_measured():
-    done = subprocess.run(
+    done = captured(
         [sys.executable, ROOT / "benchmarks/pages.py", "--check"],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""}
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run: benchmarks/pages.py"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from captured import captured
 from test_tutorial import ROOT, check_step, read_steps
 
 PAGE = ROOT / "docs" / "plugin-packages.md"
@@ -48,7 +48,5 @@ def test_the_steps_of_a_package(name: str, release_tree, tmp_path: Path) -> None
     for release in sorted({word for step in steps for word in step.command.split() if word.startswith("0.3")}):
         release_tree(release)  # fetched before, so that the progress of a download is not in the output
     for step in steps:
-        done = subprocess.run(
-            ["bash", "-c", step.command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
+        done = captured(["bash", "-c", step.command], cwd=tmp_path, env=env)
         check_step(step, done)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from captured import captured
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -61,14 +62,7 @@ def test_the_tutorial(release_tree, tmp_path: Path) -> None:
     for step in read_steps(TUTORIAL.read_text(encoding="utf-8")):
         program, *arguments = shlex.split(step.command)
         assert program == "vitcg-scaffold"
-        done = subprocess.run(
-            [sys.executable, "-m", "scaffold.cli", *arguments],
-            cwd=tmp_path,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([sys.executable, "-m", "scaffold.cli", *arguments], cwd=tmp_path, env=_environment())
         check_step(step, done)
     assert "PASS" in (tmp_path / "pr.md").read_text(encoding="utf-8")
 

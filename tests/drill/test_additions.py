@@ -10,11 +10,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from captured import captured
 
 import scaffold
 
@@ -57,9 +57,7 @@ class Copy:
     def python(self, *arguments: str) -> str:
         """What the copy's own code prints; it must succeed."""
         environment = {**os.environ, "PYTHONPATH": f"{self.root}:{self.root / 'generated'}"}
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=self.root, env=environment, capture_output=True, text=True, check=False
-        )
+        done = captured([sys.executable, *arguments], cwd=self.root, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured import captured
 from invent import CHANGED, NEW_NAME, OLD_NAME, RELEASE, invent_tree
 
 import scaffold
@@ -74,9 +75,7 @@ def taught(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(tool)}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=tool, env=environment, capture_output=True, text=True, check=False
-    )
+    return captured([sys.executable, *arguments], cwd=tool, env=environment)
 
 
 def test_unknown_generation_is_refused_method_by_method(today: Path, tree: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captured import captured
 
 from scaffold.verify.numeric.overlay import build_overlay
 from scaffold.workflow import load_port, prepare_port
@@ -23,7 +23,7 @@ def start(tree: Any, folder: Path, model: str, kind: str, *, explicit: bool = Tr
     changes = prepare_port(port, tree, replace=True).changed
     build_overlay(tree.root, {change.path: change.after for change in changes if change.after}, folder)
     command = [sys.executable, str(Path(__file__).with_name("starting.py")), str(folder), model, kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = captured(command)
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import measured_fp8
 import measured_tuning
 import pytest
 import readme_gpu
+from captured import captured
 from readme_gpu import PARTS, Part
 from release_process import run_script
 
@@ -227,6 +227,6 @@ def test_the_command_ends_well_in_tiny_mode(tmp_path):
     """As somebody types it, with a process of its own for the part. The tests above run the other parts."""
     script = ROOT / "benchmarks" / "readme_gpu.py"
     command = [sys.executable, str(script), str(tmp_path), "--tiny", "--parts", "manager"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    done = captured(command, timeout=900)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
     assert "manager_gpu.json: 3 rows, a CPU in place of a GPU, commit" in done.stdout

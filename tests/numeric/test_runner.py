@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from captured import captured
 
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
 from scaffold.verify.numeric import (
@@ -410,7 +411,6 @@ def test_the_verdict(report: NumericReport, passed: bool, codes: list[str]) -> N
 
 
 def test_the_parent_imports_no_torch() -> None:
-    import subprocess
 
     code = "import sys, scaffold.verify.numeric; sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -440,8 +440,8 @@ def features(): return 80
         assert find_spec("torchcodec") is None
     """
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": path}
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

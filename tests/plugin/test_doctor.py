@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 import cpu_wheel
 import pytest
 import vitcg_adapters
+from captured import captured
 
 from scaffold import doctor
 from scaffold.diagnostics import Diagnostic, DiagnosticError
@@ -287,12 +287,9 @@ def test_without_vllm_it_says_so_and_exits_with_4():
         "importlib.util.find_spec = lambda name, package=None: None if name == 'vllm' else find(name, package)\n"
         "from scaffold.cli import main\nmain(['doctor'])"
     )
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "generated")])},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert done.returncode == 4

@@ -17,6 +17,7 @@ import cpu_wheel
 import prometheus_client
 import promql_parser
 import pytest
+from captured import captured
 from prometheus_client.parser import text_string_to_metric_families
 
 from scaffold import plugin
@@ -132,7 +133,7 @@ def test_the_folder_goes_with_the_process_that_named_it(tmp_path):
         "import atexit; atexit._run_exitfuncs(); metrics.write(Stats(), False, {})\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    done = captured([sys.executable, "-c", script], env=env)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
 

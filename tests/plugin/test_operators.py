@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import venv
@@ -20,6 +19,7 @@ from pathlib import Path
 import cpu_wheel
 import operator_page
 import pytest
+from captured import captured
 from hatchling.builders.wheel import WheelBuilder
 from ruff.__main__ import find_ruff_bin
 
@@ -74,7 +74,7 @@ def test_pip_installs_and_uninstalls(tmp_path):
     }
     there = []
     for command in (command for command, found in KINDS.items() if found == "pip"):
-        done = subprocess.run(["bash", "-c", command], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = captured(["bash", "-c", command], env=env, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         there.append(program.exists())
 
@@ -97,9 +97,7 @@ def test_a_command_of_the_tool_runs(manager_faults, tmp_path, command, said):
     env = cpu_wheel.environment(tmp_path)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
 
-    done = subprocess.run(
-        ["bash", "-c", command], env=env, cwd=manager_faults.folder, capture_output=True, text=True, check=False
-    )
+    done = captured(["bash", "-c", command], env=env, cwd=manager_faults.folder)
 
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
@@ -112,14 +110,7 @@ def test_the_plugin_finds_an_adapter_of_your_own(tmp_path):
     env = cpu_wheel.environment(tmp_path)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
 
-    done = subprocess.run(
-        ["bash", "-c", " && ".join(operator_page.own_adapter_commands())],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured(["bash", "-c", " && ".join(operator_page.own_adapter_commands())], env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert f"\nadapters    {tmp_path}/generated/vitcg_adapters\n" in done.stdout
@@ -139,9 +130,9 @@ def test_every_command_of_the_tool_is_run():
 def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
     """Up to vLLM's configuration and what we read of it. The slow test starts the servers; the GPU script, graphs."""
     env = cpu_wheel.environment(tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"))
-    done = subprocess.run(
+    done = captured(
         [sys.executable, str(Path(__file__).with_name("serve_child.py"))],
-        input=json.dumps(SERVE), env=env, cwd=manager_faults.folder, capture_output=True, text=True, check=False,
+        input=json.dumps(SERVE), env=env, cwd=manager_faults.folder
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import vitcg_adapters
+from captured import captured
 from hatchling.builders.wheel import WheelBuilder
 
 from scaffold.descriptor import shipped_names
@@ -44,9 +45,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VITCG_", "COV_"))}
-    return subprocess.run(
-        [str(part) for part in command], env=env, cwd=cwd, capture_output=True, text=True, check=False
-    )
+    return captured([str(part) for part in command], env=env, cwd=cwd)
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(wheel):

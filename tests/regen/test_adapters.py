@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import itertools
 import json
 import re
-import subprocess
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from captured import captured
 from proven import assert_right
 
 import scaffold
@@ -271,12 +269,8 @@ def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) ->
         ("check", "--select", "E,F,W,I,UP,SIM,G", "--config", first_party),
         ("format", "--check"),
     ):
-        done = subprocess.run(
-            [find_ruff_bin(), *command, "--isolated", "--no-cache", "--config", "line-length=88", "."],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
+        done = captured(
+            [find_ruff_bin(), *command, "--isolated", "--no-cache", "--config", "line-length=88", "."], cwd=tmp_path
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -291,111 +285,6 @@ def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     assert len(rows) == 1 + len(adapted) + 1 + len(SERVED)
     assert all(f"| `{load_port(name).architecture}` |" in page for name in adapted)
     assert page.count("\n* ") == len({(entry.source.name, entry.reason) for entry in outputs.refused})
-
-
-def test_the_page_of_differences_has_every_line_that_a_generation_changes(
-    outputs: Outputs, adapters: dict[tuple[str, str], str]
-) -> None:
-    """Applied to the older adapter, its additions and removals give the newer one's methods, line for line."""
-    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/generations.md"]
-    sections = dict(re.findall(r"^## `\w+` to `(\w+)`.*?\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    assert list(sections) == [generation.name for generation in SERVED[1:]]
-    for older, newer in itertools.pairwise(generation.name for generation in SERVED):
-        for name in shipped_names():
-            before, after = adapters.get((older, name)), adapters.get((newer, name))
-            if before is None or after is None:
-                assert (after is None) or re.search(rf"^First adapters: .*\b{name}\b", sections[newer], re.MULTILINE)
-                continue
-            old, new = methods_of(before), methods_of(after)
-            changed = {
-                method
-                for method in old.keys() & new.keys()
-                if source_of(before, old[method]) != source_of(after, new[method])
-            }
-            parts = re.split(r"^### (.*) in `\w+`$", sections[newer], flags=re.MULTILINE)[1:]
-            found = [
-                (place.strip("`"), models, lines)
-                for place, part in zip(parts[::2], parts[1::2], strict=True)
-                for models, lines in re.findall(r"^([^\n]+):\n\n```diff\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-            ]
-            of_model = {
-                place: lines for place, models, lines in found if models == "all models" or name in models.split(", ")
-            }
-            assert changed <= of_model.keys()
-            for method in changed:
-                counts = Counter(source_of(after, new[method]).splitlines())
-                counts.subtract(source_of(before, old[method]).splitlines())
-                lines = of_model[method].splitlines()
-                told = Counter(line[1:] for line in lines if line.startswith("+"))
-                told.subtract(line[1:] for line in lines if line.startswith("-"))
-                assert {line: n for line, n in told.items() if n} == {line: n for line, n in counts.items() if n}
-            for verb, gone in (("goes", old.keys() - bound_names(after)), ("comes", new.keys() - bound_names(before))):
-                for method in gone:
-                    models = re.search(
-                        rf"^\* `{method}` {verb}: (.*{name}.*|all models)$", sections[newer], re.MULTILINE
-                    )
-                    assert models, (method, verb, newer, name)
-
-
-def test_the_page_of_differences_has_an_index(outputs: Outputs) -> None:
-    """Each heading below the title has a link, by the name that forges give it, and each name is of one heading."""
-    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/generations.md"]
-    headings = re.findall(r"^##+ (.*)$", page, re.MULTILINE)
-    names = [re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    assert re.findall(r"\]\(#([^)]+)\)", page.partition("\n## ")[0]) == names
-    assert len(set(names)) == len(names) > len(SERVED)
-
-
-def source_of(text: str, node: ast.FunctionDef) -> str:
-    first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
-
-
-@pytest.mark.trees
-@pytest.mark.parametrize("release", ["0.23.0", "0.26.0", "0.30.0", "0.33.0"])
-def test_examples_use_what_the_release_has(release_tree, outputs: Outputs, release: str) -> None:
-    """The options of the compilation configuration, and the assets."""
-    tree: SourceTree = release_tree(release)
-    config = tree.read("vllm/config/compilation.py")
-    for name in ("cudagraph_mm_encoder", "encoder_cudagraph_token_budgets"):
-        assert re.search(rf"^    {name}: ", config, re.MULTILINE)
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" in tree.read("vllm/envs.py")
-    assert '"cherry_blossom"' in tree.read("vllm/assets/image.py")
-    assert '"baby_reading"' in tree.read("vllm/assets/video.py")
-    example = next(output.content.decode() for output in outputs.files if output.path == "examples/offline.py")
-    assert missing_imports(tree, example) == []
-
-
-def test_examples_explain_themselves_without_vllm(outputs: Outputs, tmp_path: Path) -> None:
-    (tmp_path / "vllm.py").write_text("raise ImportError('vLLM was imported')\n", "utf-8")
-    path = tmp_path / "offline.py"
-    path.write_bytes(next(output.content for output in outputs.files if output.path == "examples/offline.py"))
-
-    def said(*arguments: str) -> str:
-        command = [sys.executable, str(path), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
-
-    assert "--token-budgets" in said("--help")
-    shown = said("nobody")
-    assert all((f"'{name}'" in shown) is bool(load_port(name).tests) for name in shipped_names() if name not in WITHOUT)
-    assert not any(f"'{name}'" in shown for name in WITHOUT)
-    assert "mllama4 has no video input here" in said("mllama4", "--modality", "video")
-    # Its test runs a checkpoint of another class.
-    assert "name a checkpoint of Step3VLForConditionalGeneration with --model" in said("step3_vl")
-    assert "vLLM was imported" in said("internvl")
-
-
-def test_examples_need_the_adapter_package_alone(outputs: Outputs) -> None:
-    example = next(output.content for output in outputs.files if output.path == "examples/offline.py")
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(ast.parse(example))
-        for name in (
-            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in getattr(node, "names", ())]
-        )
-    }
-    assert imported == {"argparse", "os", "dataclasses", "vllm", "scaffold"}
 
 
 # -- the package ------------------------------------------------------------------------------------------------------
@@ -427,13 +316,7 @@ def test_package_imports_neither_vllm_nor_torch() -> None:
         except KeyError:
             print("ok")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=REPOSITORY / "generated",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured([sys.executable, "-c", textwrap.dedent(program)], cwd=REPOSITORY / "generated")
     assert done.stdout == "ok\n", done.stderr
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from captured import captured
 
 import scaffold
 from scaffold.protocol import SERVED
@@ -32,7 +32,7 @@ def run(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     # Somebody's own options would change what is printed.
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=own, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=REPOSITORY, env=own)
     return done.returncode, done.stdout + done.stderr
 
 

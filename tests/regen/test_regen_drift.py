@@ -17,6 +17,7 @@ from regen_scene import Scene
 ADAPTER = "vitcg_adapters/v0_30/my_model.py"
 OTHER = "vitcg_adapters/v0_23/my_model.py"
 DOCS = "docs/adapters.md"
+LEFT = "examples/offline.py"
 
 
 def _outdate(scene: Scene) -> None:
@@ -28,10 +29,9 @@ def _remove(scene: Scene) -> None:
 
 
 def _leave_over(scene: Scene) -> None:
-    """The descriptor loses its test entry, and with it the example."""
-    text = scene.descriptor.read_text("utf-8")
-    start, end = text.index("  test:\n"), text.index("  docs:")
-    scene.descriptor.write_text(text[:start] + text[end:], "utf-8")
+    """An earlier version wrote a file that this one does not."""
+    (scene.folder / LEFT).parent.mkdir()
+    shutil.copy(scene.folder / OTHER, scene.folder / LEFT)
 
 
 def _add_foreign(scene: Scene) -> None:
@@ -59,7 +59,7 @@ def _lose_manifest(scene: Scene) -> None:
 DRIFTS: list[tuple[Callable[[Scene], None], set[str], str, str]] = [
     (_outdate, {"VCG530"}, DOCS, "run `vitcg-scaffold new --into"),
     (_remove, {"VCG531"}, ADAPTER, "run `vitcg-scaffold new --into"),
-    (_leave_over, {"VCG530", "VCG532"}, "examples/offline.py", "which removes it"),
+    (_leave_over, {"VCG532"}, LEFT, "which removes it"),
     (_add_foreign, {"VCG532"}, "docs/notes.md", "rm "),
     (_edit, {"VCG533"}, ADAPTER, "version control protects it"),
     (_edit_header, {"VCG533"}, ADAPTER, "version control protects it"),
@@ -71,7 +71,7 @@ def test_fresh_folder_has_no_drift(scene: Scene) -> None:
     result = scene.regen("--check")
 
     assert result.exit == 0
-    assert result.out == "checked 13 files from 1 descriptor\n"
+    assert result.out == "checked 11 files from 1 descriptor\n"
     assert result.err == ""
 
 
@@ -90,7 +90,7 @@ def test_check_reports_each_drift_and_writes_nothing(
     named = [item for item in found if path in item["message"]]
     assert named, found
     assert offer in named[0]["help"]
-    assert f"checked {12 if spoil is _leave_over else 13} files from 1 descriptor" in result.err
+    assert "checked 11 files from 1 descriptor" in result.err
     assert scene.content() == before
 
 
@@ -100,11 +100,11 @@ def test_regen_repairs_what_nobody_edited(scene: Scene, spoil: Callable[[Scene],
 
     assert scene.regen().exit == 0
     assert scene.regen("--check").exit == 0
-    assert (scene.folder / "examples/offline.py").exists() == (spoil is not _leave_over)
+    assert not (scene.folder / LEFT).exists()
 
 
 def test_what_a_run_says_that_changes_nothing(scene: Scene) -> None:
-    assert scene.regen().out == "13 files from 1 descriptor, all current\n"
+    assert scene.regen().out == "11 files from 1 descriptor, all current\n"
 
 
 def _of_another_architecture(scene: Scene) -> str:
@@ -180,13 +180,13 @@ def test_foreign_file_is_never_removed(scene: Scene) -> None:
 
 
 def test_left_over_file_that_was_edited_is_never_removed(scene: Scene) -> None:
-    edited = scene.edit("examples/offline.py", "temperature=0.0", "temperature=0.5")
     _leave_over(scene)
+    edited = scene.edit(LEFT, "# A replay of video tiles", "# My own words: a replay of video tiles")
 
     result = scene.regen("--allow-dirty")
 
     assert (result.exit, "warning[VCG532]" in result.err) == (0, True)
-    assert scene.content()["examples/offline.py"] == edited
+    assert scene.content()[LEFT] == edited
     assert scene.regen("--check").exit == 1
 
 
@@ -219,12 +219,12 @@ def test_check_speaks_every_format(scene: Scene, format: str, read: Callable[[st
     result = scene.regen("--check", format=format)
 
     assert result.exit == 1
-    assert "checked 12 files from 1 descriptor" in result.err
+    assert "checked 11 files from 1 descriptor" in result.err
     found = {(code, level, file.rpartition(f"{scene.folder}/")[2]) for code, level, file in read(result.out)}
     assert {
         ("VCG530", "error", DOCS),
         ("VCG531", "error", ADAPTER),
-        ("VCG532", "error", "examples/offline.py"),
+        ("VCG532", "error", LEFT),
         ("VCG532", "error", "docs/notes.md"),
         ("VCG533", "error", OTHER),
     } <= found

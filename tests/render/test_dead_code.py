@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pytest
+from captured import captured
 
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError
@@ -161,7 +161,7 @@ def test_no_rendered_port_holds_dead_code(release, release_tree):
     assert not found, "\n".join(found)
     block = "\n\n".join(f"class {name}:\n{textwrap.indent(source, '    ')}" for name, source in sources.items())
     command = [_ruff_binary(), "check", "--isolated", "--select", RULES, "--output-format", "concise", "-"]
-    answer = subprocess.run(command, input=block, capture_output=True, text=True, check=False)
+    answer = captured(command, input=block)
     assert answer.returncode == 0, answer.stdout
 
 

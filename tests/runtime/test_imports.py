@@ -1,9 +1,9 @@
 """The runtime stands alone: torch only, and not even that for budgets and traces."""
 
-import subprocess
 import sys
 
 import pytest
+from captured import captured
 
 CODE = """
 import sys
@@ -29,12 +29,7 @@ for name in {forbidden}:
     ],
 )
 def test_import(statement, forbidden):
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(statement=statement, forbidden=forbidden)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured([sys.executable, "-c", CODE.format(statement=statement, forbidden=forbidden)])
     assert done.returncode == 0, done.stderr
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import cpu_wheel
 import pytest
+from captured import captured
 from tower_scene import apply_split
 
 from scaffold.diagnostics import DiagnosticError
@@ -385,12 +385,8 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
         "per_row": [p.key for p in split.padding if p.kind in (Kind.ROWS, Kind.PERMUTATION)],
         "rows": ROWS,
     }
-    child = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("tower_child.py"))],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
+    child = captured(
+        [sys.executable, str(Path(__file__).with_name("tower_child.py"))], input=json.dumps(request) + "\n"
     )
     assert child.returncode == 0, child.stderr[-2000:]
     results = json.loads(child.stdout.strip().splitlines()[-1])

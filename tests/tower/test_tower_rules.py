@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captured import captured
 from ruff.__main__ import find_ruff_bin
 from tower_scene import MODULE, apply_split, run_module, slice_small, small_source, texts
 
@@ -816,7 +816,7 @@ def docstring_faults(text: str, folder: Path) -> list[str]:
     """The docstring rules of 0.31 and later that `text` breaks."""
     rules = ["--select=D", "--ignore=D1,D203,D205,D209,D213,D301,D400,D401,D404,D415,D417"]
     command = [find_ruff_bin(), "check", "--isolated", "--no-cache", "--output-format=json", *rules, "-"]
-    done = subprocess.run(command, input=text, cwd=folder, capture_output=True, text=True, check=False)
+    done = captured(command, input=text, cwd=folder)
     return sorted(item["code"] for item in json.loads(done.stdout))
 
 

@@ -1,7 +1,6 @@
 """The fused kernels: references against the modules that they replace, Triton's interpreter against the references."""
 
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from captured import captured
 from torch import nn
 
 from scaffold.runtime.tuning import kernels
@@ -142,12 +142,9 @@ print("checked", len(found))
 @pytest.mark.lab
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, whose interpreter runs kernels on the CPU")
 def test_the_triton_kernels_equal_their_references_in_the_interpreter():
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", INTERPRETED],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stdout.strip() == "checked 10", done.stderr[-3000:]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from captured import captured
 from release_tests import GENERATION, UNIT, run_tests
 
 from scaffold.descriptor import shipped_names
@@ -83,9 +83,7 @@ def test_the_files_pass_the_releases_own_checks(release, release_tree, ported_co
     for hook in HOOKS:
         script = root / "tools/pre_commit" / f"{hook}.py"
         assert script.is_file(), f"{release} has no {hook}"
-        done = subprocess.run(
-            [sys.executable, str(script), *python], cwd=root, capture_output=True, text=True, check=False
-        )
+        done = captured([sys.executable, str(script), *python], cwd=root)
         assert done.returncode == 0, done.stdout + done.stderr
     # A header that were missing would have been added, not only reported.
     assert changed_files(pristine.root, root) == files
@@ -107,7 +105,7 @@ def test_the_files_pass_the_releases_type_check(release, models, release_tree, p
     assert len(files) >= len(models)
 
     command = [sys.executable, "-m", "mypy", "--no-site-packages", "--cache-dir", str(tmp_path), *files]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=root)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -117,7 +115,7 @@ def ruff(root: Path, *arguments: str) -> str:
     from ruff.__main__ import find_ruff_bin
 
     command = [find_ruff_bin(), arguments[0], "--no-cache", "--quiet", *arguments[1:]]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=root)
     return done.stdout + done.stderr if done.returncode else ""
 
 

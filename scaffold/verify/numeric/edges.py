@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaffold.verify.numeric.recipes.base import Case, Item, Session
+from scaffold.verify.numeric.recipes.calls import in_turn
 
 #: Source of an edge that only budgets and limits make.
 BUDGETS = "budgets"
@@ -149,10 +150,7 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
                     [grid(large // frames, 1, frames)]),
             *videos("a budget and one token", [grid(1, (large + 1) // 5, 5)]),
         ]  # fmt: skip
-        # In turn, so that each finds the other's offsets in the buffers.
-        shorter = min(len(cases), len(video))
-        pairs = [case for pair in zip(cases, video, strict=False) for case in pair]
-        cases = [*pairs, *cases[shorter:], *video[shorter:]]
+        cases = [*in_turn(cases, video)]
     longest = found.ratio
     strips = list(
         images(

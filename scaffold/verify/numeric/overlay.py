@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.diagnostics import DiagnosticError
 
 
 def build_overlay(
@@ -19,8 +19,8 @@ def build_overlay(
     """
     package = (tree / "vllm").resolve()
     if not (package / "__init__.py").is_file():
-        raise DiagnosticError(
-            Diagnostic("VCG656", f"{tree} holds no vllm package", help="pass the root of an unpacked vLLM release")
+        raise DiagnosticError.of(
+            "VCG656", f"{tree} holds no vllm package", help="pass the root of an unpacked vLLM release"
         )
     root.mkdir(parents=True, exist_ok=True)
     replaced = {_parts(path): content for path, content in overlay.items()}
@@ -48,8 +48,8 @@ def changed_modules(overlay: Mapping[str, bytes]) -> list[str]:
 def _parts(path: str) -> tuple[str, ...]:
     parts = PurePosixPath(path).parts
     if not parts or parts[0] == "/" or ".." in parts:
-        raise DiagnosticError(
-            Diagnostic("VCG663", f"overlay path {path!r} leaves the tree", help="use paths relative to the tree")
+        raise DiagnosticError.of(
+            "VCG663", f"overlay path {path!r} leaves the tree", help="use paths relative to the tree"
         )
     return parts
 

@@ -244,7 +244,7 @@ class _Bench:
         if request.automatic is None and not is_recipe(request.recipe):
             help_text = f"write one and give it as --recipe FILE.py (docs/verify.md); shipped: {', '.join(RECIPES)}"
             message = f"the lab has no recipe for {request.recipe!r}"
-            raise DiagnosticError(Diagnostic("VCG659", message, help=help_text))
+            raise DiagnosticError.of("VCG659", message, help=help_text)
         self._count += 1
         directory = self._directory / str(self._count)
         directory.mkdir()

@@ -27,6 +27,7 @@ from scaffold.verify.numeric.automatic.survey import (
 )
 from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
+from scaffold.verify.numeric.recipes.calls import in_turn
 
 #: A graph of the largest budget holds this many of the smallest item, in tokens, where that is cheap.
 _AMPLE, _CHEAP = 16, 512
@@ -200,10 +201,8 @@ def _changed_calls(modality: str, found: list[Measured], changed: Changed) -> li
 def _session(
     name: str, budgets: tuple[int, ...], items: int, measured: Mapping[str, list[Measured]], calls: Any
 ) -> Session:
-    """One manager; images and videos in turn, so that each finds the other's values in the buffers."""
-    lists = [calls(modality, entries) for modality, entries in measured.items()]
-    longest = max(map(len, lists))
-    cases = [cases[index] for index in range(longest) for cases in lists if index < len(cases)]
+    """One manager; images and videos in turn."""
+    cases = in_turn(*(calls(modality, entries) for modality, entries in measured.items()))
     largest = max(budgets)
     tokens = {(modality, found.size.key): found.tokens for modality, entries in measured.items() for found in entries}
 
@@ -211,9 +210,9 @@ def _session(
         # Units that are captured may have several times the tokens that an item has in the end.
         return max(tokens[case.modality, size.key] for size in case.items) * _AMPLE <= largest
 
-    cases = [replace(case, may_go_eager=not strict(case)) for case in cases]
+    cases = tuple(replace(case, may_go_eager=not strict(case)) for case in cases)
     frames = max((size.frames for case in cases for size in case.items), default=0)
-    return Session(name, tuple(sorted(set(budgets))), items, items * frames, tuple(cases))
+    return Session(name, tuple(sorted(set(budgets))), items, items * frames, cases)
 
 
 def _first_calls(modality: str, found: list[Measured]) -> list[Case]:

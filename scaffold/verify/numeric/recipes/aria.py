@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session
 
 
@@ -48,8 +49,8 @@ class Aria(Recipe):
             Case("more than one batch", "image", (low, wide) * 4),
         )
         return (
-            Session("budgets 16, 64; 4 items", (16, 64), 4, 0, cases),
-            Session("budget 128; 8 items", (128,), 8, 0, cases),
+            calls.manager((16, 64), 4, cases),
+            calls.manager((128,), 8, cases),
         )
 
 

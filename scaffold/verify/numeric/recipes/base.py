@@ -57,15 +57,6 @@ class Session:
     cases: tuple[Case, ...]
 
 
-def one_to_eight(what: str, **items: Sequence[Item]) -> tuple[Case, ...]:
-    """Calls of one to eight items of each modality; those that are given take turns."""
-    return tuple(
-        Case(f"{count} {what}", modality, tuple(ours[i % len(ours)] for i in range(count)), group=f"1 to 8 {what}")
-        for count in range(1, 9)
-        for modality, ours in items.items()
-    )
-
-
 class Recipe(ABC):
     """The knowledge about one model. Sizes are tiny; the arithmetic is the release's."""
 
@@ -80,6 +71,8 @@ class Recipe(ABC):
     hidden_size = 32
     #: The model's own minimum token budget with the recipe's sizes.
     min_budget: int
+    #: Rows of an item's precomputed embeddings, where a model takes those of all items as one tensor.
+    embeds_rows = 0
     #: The processing information's answer for the frames of the longest video.
     video_frames = 6
     #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
@@ -165,7 +158,10 @@ class Recipe(ABC):
 
     def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
         """Precomputed embeddings instead of pixels; None where the model takes none."""
-        return None
+        if not self.embeds_rows:
+            return None
+        embeds = torch.randn(len(items), self.embeds_rows, self.hidden_size, generator=generator)
+        return {f"{modality}_embeds": embeds}
 
     def sizes(self, modality: str) -> list[Item]:
         """The different items of the calls of a modality."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
 
 
@@ -94,14 +95,10 @@ class DeepseekOCR(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         none, wide, tall, square, large = Image(1, 1), Image(2, 1), Image(1, 3), Image(2, 2), Image(3, 3)
-        mixes: tuple[Case, ...] = (
-            Case("every budget full", "image", (square, wide, none)),
-            Case("one small image after large ones", "image", (none,)),
-            Case("mixed sizes", "image", (none, tall, wide)),
-            Case("mixed sizes, reversed", "image", (wide, tall, none)),
+        mixes = (
+            *calls.usual("image", (square, wide, none), none, (none, tall, wide), (none, square, wide, none, tall)),
             Case("equal numbers of crops, other grids", "image", (Image(3, 1), tall)),
             Case("no crops", "image", (none, none)),
-            Case("more images than one batch", "image", (none, square, wide, none, tall)),
             Case("an image above all budgets", "image", (large,), may_go_eager=True),
             Case("an image above all budgets among others", "image", (none, large, wide), may_go_eager=True),
         )
@@ -120,9 +117,9 @@ class DeepseekOCR(Recipe):
         )
         # Whole images fill 256 tokens, so these hold one and three of them, and a few crops.
         return (
-            Session("budgets 300, 880; 3 images", (300, 880), 3, 0, mixes),
-            Session("budget 800; 8 images", (800,), 8, 0, counts),
-            Session("budget 200; 1 image", (200,), 1, 0, few),
+            calls.manager((300, 880), 3, mixes),
+            calls.manager((800,), 8, counts),
+            calls.manager((200,), 1, few),
         )
 
 

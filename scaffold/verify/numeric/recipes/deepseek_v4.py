@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
 
 PATCH = 4
 MERGE = 3
@@ -83,29 +84,24 @@ class DeepseekV4(Recipe):
         return int(-(-h * w // MERGE**2))
 
     def sessions(self) -> tuple[Session, ...]:
-        def case(name: str, *items: Item) -> Case:
-            return Case(name, "image", items)
-
         cases = (
-            case("a budget exactly full", self.full),
-            case("one small image after a large one", (3, 6)),
-            case("one token", (3, 3)),
-            case("one patch", (1, 1)),
-            case("mixed sizes", (6, 9), (18, 12), (3, 3)),
-            case("mixed sizes, reversed", (3, 3), (18, 12), (6, 9)),
-            case("sides that are no multiples", (4, 5), (7, 3), (10, 11)),
-            case("one image of such sides", (11, 7)),
-            case("images of one size", (6, 6), (6, 6), (6, 6)),
-            case("more images than one batch", (6, 6), (9, 4), (3, 12), (12, 12), (6, 3)),
-            case("an image above all budgets", (36, 30)),
-            case("images above all budgets among others", (6, 6), (30, 27), (9, 6), (45, 18)),
-            case("long and narrow", (3, 90), (90, 3)),
+            *calls.usual(
+                "image", (self.full,), (3, 6), ((6, 9), (18, 12), (3, 3)), ((6, 6), (9, 4), (3, 12), (12, 12), (6, 3))
+            ),
+            Case("one token", "image", ((3, 3),)),
+            Case("one patch", "image", ((1, 1),)),
+            Case("sides that are no multiples", "image", ((4, 5), (7, 3), (10, 11))),
+            Case("one image of such sides", "image", ((11, 7),)),
+            Case("images of one size", "image", ((6, 6),) * 3),
+            Case("an item above all budgets", "image", ((36, 30),)),
+            Case("items above all budgets among others", "image", ((6, 6), (30, 27), (9, 6), (45, 18))),
+            Case("long and narrow", "image", ((3, 90), (90, 3))),
         )
-        several = one_to_eight("images", image=((4, 3), (4, 5), (4, 7)))
+        several = calls.one_to_eight(image=((4, 3), (4, 5), (4, 7)))
         return (
-            Session("budgets 16, 32, 64; 3 images", (16, 32, 64), 3, 0, cases),
-            Session(f"budget {self.budget_of_eight}; 8 images", (self.budget_of_eight,), 8, 0, several),
-            Session("budgets 20, 64; 4 images", (20, 64), 4, 0, cases),
+            calls.manager((16, 32, 64), 3, cases),
+            calls.manager((self.budget_of_eight,), 8, several),
+            calls.manager((20, 64), 4, cases),
         )
 
 

@@ -12,7 +12,8 @@ from unittest import mock
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class DeepseekVL2(Recipe):
@@ -22,6 +23,7 @@ class DeepseekVL2(Recipe):
     host_class = "DeepseekVLV2ForCausalLM"
     modalities = ("image",)
     min_budget = 9
+    embeds_rows = 7
 
     #: Three patches: the projector, which joins two by two, pads them to four.
     _SIDE = 42
@@ -50,32 +52,21 @@ class DeepseekVL2(Recipe):
         pixels = torch.randn(tiles, 3, self._SIDE, self._SIDE, generator=generator)
         return {"pixel_values": pixels, "images_spatial_crop": torch.tensor(items, dtype=torch.int64)}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         width, height = item
         return self._FEATURES * int(width * height + 1)
 
     def sessions(self) -> tuple[Session, ...]:
         small, wide, tall, square = (1, 1), (3, 1), (1, 3), (2, 2)  # 2, 4, 4 and 5 tiles
-        mixes = (
-            Case("every budget full", "image", (square, small)),
-            Case("one small item after large ones", "image", (small,)),
-            Case("mixed sizes", "image", (small, square, wide)),
-            Case("mixed sizes, reversed", "image", (wide, square, small)),
-            Case("equal numbers of tiles, other grids", "image", (wide, tall, wide)),
-            Case("more items than one batch", "image", (small, square, tall, wide, small, tall)),
-        )
-        above = (
-            Case("an item above all budgets", "image", ((3, 3),)),
-            Case("an item above all budgets among others", "image", (small, (3, 3), small)),
-        )
-        several = one_to_eight("items", image=(small,))
+        many = (small, square, tall, wide, small, tall)
+        mixes = calls.usual("image", (square, small), small, (small, square, wide), many)
+        above = calls.above("image", (3, 3), small, small)
         return (
-            Session("budgets 18, 45, 63; 4 items", (18, 45, 63), 4, 0, mixes),
-            Session("budgets 36, 50; 2 items", (36, 50), 2, 0, (*above, *mixes[1:4])),
-            Session("budget 144; 8 items", (144,), 8, 0, several),
+            calls.manager(
+                (18, 45, 63), 4, (*mixes, Case("equal numbers of tiles, other grids", "image", (wide, tall, wide)))
+            ),
+            calls.manager((36, 50), 2, (*above, *mixes[1:4])),
+            calls.manager((144,), 8, calls.one_to_eight(image=(small,))),
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class Gemma3(Recipe):
@@ -49,24 +50,8 @@ class Gemma3(Recipe):
         return 4 * int(item)
 
     def sessions(self) -> tuple[Session, ...]:
-        cases = (
-            Case("a full batch", "image", (1, 1, 1)),
-            Case("one small image after large ones", "image", (1,)),
-            # More tiles than items: a graph that is captured for a tile per item has no room for them.
-            Case("pan and scan", "image", (1, 5, 2)),
-            Case("pan and scan, reversed", "image", (2, 5, 1)),
-            Case("one image fills the budget", "image", (8,)),
-            Case("more images than one batch", "image", (3, 1, 4, 1, 5, 2, 1, 1)),
-            Case("an image above all budgets", "image", (9,)),
-            Case("images around one above all budgets", "image", (2, 11, 1)),
-            Case("several above all budgets", "image", (12, 1, 9)),
-        )
-        several = one_to_eight("images", image=(1,))
-        return (
-            Session("budgets 8, 16, 32; 3 images", (8, 16, 32), 3, 0, cases),
-            Session("budget 32; 8 images", (32,), 8, 0, several),
-            Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
-        )
+        # More tiles than items: a graph that is captured for a tile per item has no room for them.
+        return calls.counted("image", items=3, more=(Case("a full batch", "image", (1, 1, 1)),))
 
     def edge_sessions(self) -> tuple[Session, ...]:
         processing = import_module("transformers.models.gemma3.processing_gemma3")

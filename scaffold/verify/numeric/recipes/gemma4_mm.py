@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 PATCH = 4
@@ -71,39 +72,21 @@ class Gemma4(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         unit = LENGTH * POOL**2
-        images: tuple[tuple[str, Any], ...] = (
-            ("no padding", ((10, 14), (14, 10))),
-            ("one small item after large ones", ((1, 1),)),
-            ("mixed sizes", ((1, 2), (10, 14), (2, 2))),
-            ("mixed sizes, reversed", ((2, 2), (10, 14), (1, 2))),
-            ("more items than one batch", ((1, 5), (9, 15), (3, 2), (1, 1), (2, 2))),
-            ("another padding", ((7, 10, 70), (1, 2, 70))),
-            ("another padding among others", ((10, 14), (2, 2, 70))),
+        many = ((1, 5), (9, 15), (3, 2), (1, 1), (2, 2))
+        images = (
+            *calls.usual("image", ((10, 14), (14, 10)), (1, 1), ((1, 2), (10, 14), (2, 2)), many),
+            Case("another padding", "image", ((7, 10, 70), (1, 2, 70)), may_go_eager=True),
+            Case("another padding among others", "image", ((10, 14), (2, 2, 70)), may_go_eager=True),
         )
-        videos: tuple[tuple[str, Any], ...] = (
-            ("no padding", ((2, 7, 10), (1, 10, 7))),
-            ("one small frame after large ones", ((1, 1, 1),)),
-            ("mixed lengths", ((1, 2, 3), (4, 7, 10), (2, 5, 5))),
-            ("mixed lengths, reversed", ((2, 5, 5), (4, 7, 10), (1, 2, 3))),
-            ("one video with more features than budget", ((30, 7, 9),)),
-            ("more videos than one batch", ((3, 7, 10), (2, 8, 8), (4, 1, 9), (1, 2, 2), (2, 6, 10))),
-            ("a video above all budgets", ((65, 2, 3),)),
-            ("a video above all budgets among others", ((1, 7, 10), (65, 2, 3), (2, 4, 4))),
-            ("another padding", ((2, 10, 14, 140), (1, 3, 3, 140))),
+        clips = ((3, 7, 10), (2, 8, 8), (4, 1, 9), (1, 2, 2), (2, 6, 10))
+        videos = (
+            *calls.usual("video", ((2, 7, 10), (1, 10, 7)), (1, 1, 1), ((1, 2, 3), (4, 7, 10), (2, 5, 5)), clips),
+            Case("one video with more features than budget", "video", ((30, 7, 9),)),
+            *calls.above("video", (65, 2, 3), (1, 7, 10), (2, 4, 4)),
+            Case("another padding", "video", ((2, 10, 14, 140), (1, 3, 3, 140)), may_go_eager=True),
         )
-        cases = [
-            Case(name, modality, items, may_go_eager="another" in name)
-            for modality, sizes in (("image", images), ("video", videos))
-            for name, items in sizes
-        ]
-        # Videos between the images, so that each finds the other's units in the buffers.
-        cases.sort(
-            key=lambda case: [name for name, _ in (images if case.modality == "image" else videos)].index(case.name)
-        )
-        return (
-            Session(f"budgets {unit}, {4 * unit}; 3 items", (unit, 4 * unit), 3, None, tuple(cases)),
-            Session(f"budget {8 * unit}; 8 items", (8 * unit,), 8, None, tuple(cases)),
-        )
+        cases = calls.in_turn(images, videos)
+        return calls.manager((unit, 4 * unit), 3, cases, None), calls.manager((8 * unit,), 8, cases, None)
 
 
 def _unit(size: Item, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

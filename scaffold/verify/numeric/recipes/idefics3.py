@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session
 
 
 class Idefics3(Recipe):
@@ -21,6 +22,7 @@ class Idefics3(Recipe):
     host_class = "Idefics3ForConditionalGeneration"
     modalities = ("image",)
     min_budget = 16
+    embeds_rows = 7
 
     _PATCH = 8
     _SIDE = 4 * _PATCH
@@ -50,31 +52,18 @@ class Idefics3(Recipe):
         counts = torch.tensor([count for count, *_ in items])
         return {"pixel_values": pixels, "pixel_attention_mask": mask, "num_patches": counts}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         return self._FEATURES * int(item[0])
 
     def sessions(self) -> tuple[Session, ...]:
         one, whole, wide, tall = (1, 4, 4), (5, 4, 4), (3, 2, 4), (4, 4, 1)
-        mixes = (
-            Case("every budget full", "image", (wide, one)),
-            Case("one small item after large ones", "image", (one,)),
-            Case("mixed sizes", "image", (one, whole, wide)),
-            Case("mixed sizes, reversed", "image", (wide, whole, one)),
-            Case("equal numbers of tiles, other padding", "image", (wide, (3, 4, 3), (3, 1, 1))),
-            Case("more items than one batch", "image", (one, whole, tall, wide, one, tall)),
-        )
-        above = (
-            Case("an item above all budgets", "image", ((9, 4, 4),)),
-            Case("an item above all budgets among others", "image", (one, (9, 4, 2), one)),
-        )
-        several = one_to_eight("items", image=(one,))
+        mixes = calls.usual("image", (wide, one), one, (one, whole, wide), (one, whole, tall, wide, one, tall))
+        padding = Case("equal numbers of tiles, other padding", "image", (wide, (3, 4, 3), (3, 1, 1)))
+        above = calls.above("image", (9, 4, 4), one, one, among=(9, 4, 2))
         return (
-            Session("budgets 16, 64, 112; 4 items", (16, 64, 112), 4, 0, mixes),
-            Session("budgets 64, 90; 2 items", (64, 90), 2, 0, (*above, *mixes[1:4])),
-            Session("budget 128; 8 items", (128,), 8, 0, several),
+            calls.manager((16, 64, 112), 4, (*mixes, padding)),
+            calls.manager((64, 90), 2, (*above, *mixes[1:4])),
+            calls.manager((128,), 8, calls.one_to_eight(image=(one,))),
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Item, Recipe, Session
 
 
 class InternVL(Recipe):
@@ -59,26 +60,7 @@ class InternVL(Recipe):
         return 4 * int(item)
 
     def sessions(self) -> tuple[Session, ...]:
-        mixes = []
-        for modality in ("image", "video"):
-            mixes += [
-                Case("every budget full", modality, (3, 2, 3)),
-                Case("one small item after large ones", modality, (1,)),
-                Case("mixed sizes", modality, (1, 5, 2)),
-                Case("mixed sizes, reversed", modality, (2, 5, 1)),
-                Case("more items than one batch", modality, (3, 1, 4, 1, 5, 2, 6, 1)),
-                Case("an item above all budgets", modality, (9,)),
-                Case("an item above all budgets among others", modality, (2, 11, 1)),
-                Case("several above all budgets", modality, (12, 1, 9)),
-            ]
-        several = one_to_eight("items", image=(1,), video=(1,))
-        return (
-            Session("budgets 8, 16, 32; 4 items; 7 frames", (8, 16, 32), 4, 7, tuple(mixes)),
-            Session("budget 32; 8 items; default frames", (32,), 8, None, several),
-            Session(
-                "budgets 6, 18; 3 items; no video", (6, 18), 3, 0, tuple(c for c in mixes if c.modality == "image")
-            ),
-        )
+        return calls.counted("image", "video", frames=7)
 
     def edge_sessions(self) -> tuple[Session, ...]:
         processor = import_module("vllm.transformers_utils.processors.internvl")

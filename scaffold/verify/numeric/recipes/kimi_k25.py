@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Session
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -51,29 +52,18 @@ class KimiK25(PackedGrid):
         )
 
     def sessions(self) -> tuple[Session, ...]:
-        def case(name: str, *items: Item) -> Case:
-            return Case(name, self.modalities[0], items)
-
+        modality = self.modalities[0]
+        many = ((1, 6, 6), (1, 10, 4), (1, 2, 8), (1, 8, 8), (1, 4, 4))
         cases = (
-            case("a budget exactly full", (1, 16, 16)),
-            case("one small image after large ones", (1, 4, 6)),
-            case("mixed sizes", (1, 4, 6), (1, 12, 8), (1, 2, 2)),
-            case("mixed sizes, reversed", (1, 2, 2), (1, 12, 8), (1, 4, 6)),
-            case("more items than one batch", (1, 6, 6), (1, 10, 4), (1, 2, 8), (1, 8, 8), (1, 4, 4)),
-            case("a chunk of a video", (3, 6, 4)),
-            case("images and chunks", (1, 4, 4), (4, 2, 6), (1, 6, 2)),
-            case("an image above all budgets", (1, 24, 24)),
-            case("a chunk above all budgets among others", (1, 4, 4), (4, 12, 12), (1, 6, 4)),
-            case("long and narrow", (1, 2, 60), (1, 60, 2)),
+            *calls.usual(modality, ((1, 16, 16),), (1, 4, 6), ((1, 4, 6), (1, 12, 8), (1, 2, 2)), many),
+            Case("a chunk of a video", modality, ((3, 6, 4),)),
+            Case("images and chunks", modality, ((1, 4, 4), (4, 2, 6), (1, 6, 2))),
+            *calls.above(modality, (1, 24, 24), (1, 4, 4), (1, 6, 4), among=(4, 12, 12)),
+            Case("long and narrow", modality, ((1, 2, 60), (1, 60, 2))),
         )
-        several = one_to_eight(
-            "items", **{self.modalities[0]: tuple((1 + i % 2, 4, 2 + 2 * (i % 3)) for i in range(6))}
-        )
-        return (
-            Session("budgets 16, 32, 64; 3 items", (16, 32, 64), 3, 0, cases),
-            Session("budget 64; 8 items", (64,), 8, 0, several),
-            Session("budgets 20, 64; 4 items", (20, 64), 4, 0, cases),
-        )
+        several = calls.one_to_eight(**{modality: tuple((1 + i % 2, 4, 2 + 2 * (i % 3)) for i in range(6))})
+        managers = (((16, 32, 64), 3, cases), ((64,), 8, several), ((20, 64), 4, cases))
+        return tuple(calls.manager(*one) for one in managers)
 
 
 RECIPE = KimiK25()

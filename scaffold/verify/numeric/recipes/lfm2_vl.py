@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
 
 PATCH = 4
 CHANNELS = 3
@@ -91,12 +92,12 @@ class Lfm2VL(Recipe):
             Case("more tiles than its patches have offsets for", "image", (((2, 2),) * 8,), may_go_eager=True),
             Case("such an image among others", "image", (split, ((2, 4),) * 4, ((4, 4),)), may_go_eager=True),
         ]
-        several = one_to_eight("images", image=(((4, 4),), split, ((4, 4),)))
+        several = calls.one_to_eight(image=(((4, 4),), split, ((4, 4),)))
         return (
-            Session("budgets 16, 64, 128; 3 images", (16, 64, 128), 3, 0, tuple(cases)),
-            Session("budget 128; 8 images", (128,), 8, 0, several),
+            calls.manager((16, 64, 128), 3, cases),
+            calls.manager((128,), 8, several),
             # A budget with room for all the tiles of an image, and one image a batch: the offsets are full.
-            Session("budget 128; 1 image", (128,), 1, 0, tuple(cases)),
+            calls.manager((128,), 1, cases),
         )
 
 

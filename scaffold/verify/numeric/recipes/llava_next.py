@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session, one_to_eight, stacked
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import TEXT, TOWER, Case, Item, Recipe, Session, stacked
 
 
 class LlavaNext(Recipe):
@@ -19,6 +20,7 @@ class LlavaNext(Recipe):
     host_class = "LlavaNextForConditionalGeneration"
     modalities = ("image",)
     min_budget = 4
+    embeds_rows = 7
 
     SIDE = 28
     #: Grids of tiles, in tiles; the model takes the one that loses least of an image.
@@ -48,31 +50,17 @@ class LlavaNext(Recipe):
         tiles = [torch.randn(self._tiles(item), 3, self.SIDE, self.SIDE, generator=generator) for item in items]
         return {"pixel_values": stacked(tiles), "image_sizes": torch.tensor(items)}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         return 4 * self._tiles(item)
 
     def sessions(self) -> tuple[Session, ...]:
         low, square, wide, tall = (28, 50), (50, 50), (20, 84), (84, 24)  # 3, 5, 4 and 4 tiles
-        mixes = (
-            Case("every budget full", "image", (square, low)),
-            Case("one small item after large ones", "image", (low,)),
-            Case("mixed sizes", "image", (low, square, wide)),
-            Case("mixed sizes, reversed", "image", (wide, square, low)),
-            Case("equal numbers of tiles, other padding", "image", (wide, tall, (28, 84))),
-            Case("more items than one batch", "image", (low, square, tall, wide, low, tall)),
-        )
-        above = (
-            Case("an item above all budgets", "image", (square,)),
-            Case("an item above all budgets among others", "image", (low, square, low)),
-        )
-        several = one_to_eight("items", image=(low,))
+        mixes = calls.usual("image", (square, low), low, (low, square, wide), (low, square, tall, wide, low, tall))
+        padding = Case("equal numbers of tiles, other padding", "image", (wide, tall, (28, 84)))
         return (
-            Session("budgets 12, 20, 32; 4 items", (12, 20, 32), 4, 0, mixes),
-            Session("budgets 12, 16; 2 items", (12, 16), 2, 0, (*above, *mixes[1:4])),
-            Session("budget 96; 8 items", (96,), 8, 0, several),
+            calls.manager((12, 20, 32), 4, (*mixes, padding)),
+            calls.manager((12, 16), 2, (*calls.above("image", square, low, low), *mixes[1:4])),
+            calls.manager((96,), 8, calls.one_to_eight(image=(low,))),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes import llava_next
+from scaffold.verify.numeric.recipes import calls, llava_next
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Session
 
 
@@ -55,15 +55,8 @@ class LlavaOnevision(type(llava_next.RECIPE)):  # type: ignore[misc]
             Case(f"{len(frames)} videos of {frames[0]} frames", "video", frames)
             for frames in ((3, 3, 3), (2,), (4, 4), (1, 1, 1, 1, 1), (25,), (11, 11))
         ]
-        return tuple(
-            replace(session, max_frames=None, cases=tuple(_alternate(session.cases, videos)))
-            for session in super().sessions()
-        )
-
-
-def _alternate(images: Sequence[Case], videos: Sequence[Case]) -> list[Case]:
-    pairs = [case for pair in zip(images, videos, strict=False) for case in pair]
-    return [*pairs, *images[len(videos) :], *videos[len(images) :]]
+        images = super().sessions()
+        return tuple(replace(one, max_frames=None, cases=calls.in_turn(one.cases, videos)) for one in images)
 
 
 RECIPE = LlavaOnevision()

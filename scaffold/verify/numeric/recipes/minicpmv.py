@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
@@ -32,6 +33,7 @@ class MiniCPMV(Recipe):
     #: Attention of the resampler has a head for each 128.
     hidden_size = 128
     min_budget = _ROWS
+    embeds_rows = 7
     stand_ins = dict.fromkeys(_LANGUAGE_MODELS, LanguageModel)
 
     no_embeds = MappingProxyType({"video": "up to 0.29 the model does not find them"})
@@ -72,7 +74,7 @@ class MiniCPMV(Recipe):
         module = sys.modules[self.load_class().__module__]
         if modality == "video" and not hasattr(module, "_image_kwargs_from_video"):
             return None
-        return {f"{modality}_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
+        return super().embeds_inputs(modality, items, generator)
 
     def tokens(self, modality: str, item: Item) -> int:
         return _ROWS * len(item) if all(height * width <= _ROWS for height, width in item) else _NO_GRAPH
@@ -80,42 +82,27 @@ class MiniCPMV(Recipe):
     def sessions(self) -> tuple[Session, ...]:
         small, square, longest = ((2, 3),), ((4, 4),), ((5, 4),)
         wide, tall, strip = ((3, 6), (4, 4), (4, 4)), ((6, 3), *((5, 4),) * 4), ((1, 16), (2, 8))
-        clip, long_clip = ((3, 5),) * 3, ((4, 4),) * 5
-        mixes = (
-            Case("slices of several shapes", "image", (wide, square)),
-            Case("one small slice after large ones", "image", (small,)),
-            Case("mixed sizes", "image", (small, tall, strip)),
-            Case("several videos", "video", (long_clip, clip)),
-            Case("mixed sizes, reversed", "image", (strip, tall, small)),
-            Case("one short video after long ones", "video", (((2, 2),),)),
+        clip, long_clip, short = ((3, 5),) * 3, ((4, 4),) * 5, ((1, 3),)
+        many = (small, tall, wide, longest, strip, square)
+        images = calls.usual("image", (wide, square), small, (small, tall, strip), many)
+        several = (clip, long_clip, short, clip, long_clip)
+        videos = calls.usual("video", (long_clip, clip), ((2, 2),), (clip, short, long_clip), several)
+        mixes = calls.in_turn(images, videos)
+        further = (
             Case("no padding", "image", (square, ((2, 8), (8, 2)))),
             Case("slices as long as a graph's", "image", (longest, ((2, 10), (4, 5)))),
-            Case("more images than one batch", "image", (small, tall, wide, longest, strip, square)),
-            Case("more videos than one batch", "video", (clip, long_clip, ((1, 3),), clip, long_clip)),
-        )
-        above = (
-            Case("an image above all budgets", "image", (((4, 4),) * 9,)),
-            Case("an image above all budgets among others", "image", (small, ((3, 5),) * 9, wide)),
-            Case("a video above all budgets", "video", (((4, 4),) * 9,)),
-        )
-        longer = (
             Case("a slice longer than a graph's", "image", (((3, 7),), ((4, 4), (2, 12)))),
             Case("longer slices among others", "image", (small, ((4, 4), (2, 12)), square), may_go_eager=True),
             Case("frames longer than a graph's", "video", (((6, 4),) * 2,)),
         )
-        counts = tuple(
-            Case(f"{count} items", modality, (small, square) * (count // 2) + (longest,) * (count % 2),
-                 group="1 to 8 items")
-            for count in range(1, 9)
-            for modality in self.modalities
-        )  # fmt: skip
+        above = calls.above("image", ((4, 4),) * 9, small, wide, among=((3, 5),) * 9)
+        above += (Case("an item above all budgets", "video", (((4, 4),) * 9,)),)
+        counts = calls.one_to_eight(**dict.fromkeys(self.modalities, (longest, small, square)))
         return (
-            Session(f"budgets {_ROWS}, {4 * _ROWS}, {8 * _ROWS}; 4 items",
-                    (_ROWS, 4 * _ROWS, 8 * _ROWS), 4, None, (*mixes, *longer)),
-            Session(f"budgets {3 * _ROWS}, {6 * _ROWS + 7}; 2 items",
-                    (3 * _ROWS, 6 * _ROWS + 7), 2, None, (*above, *mixes[1:6])),
-            Session(f"budget {8 * _ROWS}; 8 items", (8 * _ROWS,), 8, None, counts),
-        )  # fmt: skip
+            calls.manager((_ROWS, 4 * _ROWS, 8 * _ROWS), 4, (*mixes, *further), None),
+            calls.manager((3 * _ROWS, 6 * _ROWS + 7), 2, (*above, *mixes[1:8]), None),
+            calls.manager((8 * _ROWS,), 8, counts, None),
+        )
 
 
 RECIPE = MiniCPMV(2.6)

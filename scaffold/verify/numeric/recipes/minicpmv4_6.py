@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, ConfiguredModel, Item, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
@@ -23,6 +24,7 @@ class MiniCPMV46(Recipe):
 
     module = "minicpmv4_6"
     host_class = "MiniCPMV4_6ForConditionalGeneration"
+    embeds_rows = 7
     #: Rows of one unit of a graph, and a slice of so many.
     rows, longest = _SIDE * (_SIDE + 1), (6, 12)
     stand_ins = MappingProxyType({"Qwen3_5ForCausalLM": ConfiguredModel})
@@ -59,9 +61,6 @@ class MiniCPMV46(Recipe):
             f"{prefix}use_vit_merger": torch.tensor([[merged] for merged, _ in items]),
         }
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {f"{modality}_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         return self.rows * len(item[1]) if all(height * width <= self.rows for height, width in item[1]) else _NO_GRAPH
 
@@ -71,45 +70,30 @@ class MiniCPMV46(Recipe):
         wide, tall = (_MERGED, ((4, 12), (8, 8), (8, 8))), (_WHOLE, ((12, 4), (8, 8)))
         strip, fine = (_MERGED, ((4, 16), (4, 8))), (_WHOLE, ((2, 6),))
         clip, long_clip, whole_clip = (_MERGED, ((4, 8),) * 3), (_MERGED, ((8, 8),) * 5), (_WHOLE, ((6, 4),) * 2)
-        mixes = (
-            Case("slices of several shapes", "image", (wide, square)),
-            Case("one small slice after large ones", "image", (small,)),
-            Case("mixed sizes", "image", (small, wide, strip)),
+        many = (small, tall, wide, strip, square)
+        images = calls.usual("image", (wide, square), small, (small, wide, strip), many)
+        several = (clip, long_clip, small, clip, long_clip)
+        videos = calls.usual("video", (long_clip, clip), small, (clip, whole_clip, long_clip), several)
+        mixes = calls.in_turn(images, videos)
+        longer = (_WHOLE, ((8, 8), (4, 20)))
+        further = (
             Case("patches that are not merged", "image", (tall,)),
             Case("merged and not merged", "image", (wide, tall, small, fine)),
-            Case("several videos", "video", (long_clip, clip)),
-            Case("mixed sizes, reversed", "image", (strip, tall, small)),
-            Case("one short video after long ones", "video", ((_MERGED, ((4, 4),)),)),
             Case("videos, merged and not merged", "video", (clip, whole_clip)),
             Case("no padding", "image", (square, (_MERGED, ((8, 8), (4, 16))))),
             Case("a slice as long as a graph's", "image", ((_WHOLE, (self.longest,)),)),
-            Case("more images than one batch", "image", (small, tall, wide, strip, square)),
-            Case("more videos than one batch", "video", (clip, long_clip, (_MERGED, ((4, 4),)), clip, long_clip)),
-        )
-        above = (
-            Case("an image above all budgets", "image", ((_MERGED, ((8, 8),) * 9),)),
-            Case("an image above all budgets among others", "image", (small, (_MERGED, ((4, 8),) * 9), wide)),
-            Case("a video above all budgets", "video", ((_MERGED, ((8, 8),) * 9),)),
-        )
-        longer = (
-            Case("a slice longer than a graph's", "image", ((_WHOLE, ((8, 10),)), (_WHOLE, ((8, 8), (4, 20))))),
-            Case("longer slices among others", "image", (small, (_WHOLE, ((8, 8), (4, 20))), square),
-                 may_go_eager=True),
+            Case("a slice longer than a graph's", "image", ((_WHOLE, ((8, 10),)), longer)),
+            Case("longer slices among others", "image", (small, longer, square), may_go_eager=True),
             Case("frames longer than a graph's", "video", ((_WHOLE, ((8, 10),) * 2),)),
-        )  # fmt: skip
-        counts = tuple(
-            Case(f"{count} items", modality, (small, square) * (count // 2) + (fine,) * (count % 2),
-                 group="1 to 8 items")
-            for count in range(1, 9)
-            for modality in self.modalities
-        )  # fmt: skip
+        )
+        above = calls.above("image", (_MERGED, ((8, 8),) * 9), small, wide, among=(_MERGED, ((4, 8),) * 9))
+        above += (Case("an item above all budgets", "video", ((_MERGED, ((8, 8),) * 9),)),)
+        counts = calls.one_to_eight(**dict.fromkeys(self.modalities, (fine, small, square)))
         return (
-            Session(f"budgets {rows}, {4 * rows}, {8 * rows}; 4 items",
-                    (rows, 4 * rows, 8 * rows), 4, None, (*mixes, *longer)),
-            Session(f"budgets {3 * rows}, {6 * rows + 7}; 2 items",
-                    (3 * rows, 6 * rows + 7), 2, None, (*above, *mixes[1:6])),
-            Session(f"budget {8 * rows}; 8 items", (8 * rows,), 8, None, counts),
-        )  # fmt: skip
+            calls.manager((rows, 4 * rows, 8 * rows), 4, (*mixes, *further), None),
+            calls.manager((3 * rows, 6 * rows + 7), 2, (*above, *mixes[1:8], *further[:2]), None),
+            calls.manager((8 * rows,), 8, counts, None),
+        )
 
 
 RECIPE = MiniCPMV46()

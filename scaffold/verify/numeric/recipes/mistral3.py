@@ -10,14 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, stacked
 
 PATCH = 4
 MERGE = 2
-
-
-#: The port counts other rows than the model makes: what a graph gave is dropped.
-_NO_PATCH = "pixels of no patch"
 
 
 class Mistral3(Recipe):
@@ -62,26 +59,17 @@ class Mistral3(Recipe):
         return int(item[0] * item[1] // MERGE**2)
 
     def sessions(self) -> tuple[Session, ...]:
-        sizes = (
-            ("a budget exactly full", (16, 16)),
-            ("one small item after large ones", (2, 2)),
-            ("mixed sizes", (4, 6), (12, 8), (2, 4)),
-            ("mixed sizes, reversed", (2, 4), (12, 8), (4, 6)),
-            ("equal sizes", (6, 4), (6, 4)),
-            (_NO_PATCH, (4, 6, 2), (2, 4)),
-            ("more items than one batch", (6, 6), (10, 4), (2, 8), (8, 8), (4, 4)),
-            ("an item above all budgets", (24, 24)),
-            ("items above all budgets among others", (4, 4), (20, 18), (6, 4), (30, 12)),
+        many = ((6, 6), (10, 4), (2, 8), (8, 8), (4, 4))
+        cases = (
+            *calls.usual("image", ((16, 16),), (2, 2), ((4, 6), (12, 8), (2, 4)), many),
+            Case("equal sizes", "image", ((6, 4), (6, 4))),
+            # The port counts other rows than the model makes: what a graph gave is dropped.
+            Case("pixels of no patch", "image", ((4, 6, 2), (2, 4)), may_go_eager=True),
+            Case("an item above all budgets", "image", ((24, 24),)),
+            Case("items above all budgets among others", "image", ((4, 4), (20, 18), (6, 4), (30, 12))),
         )
-        cases = tuple(
-            Case(name, "image", items, may_go_eager=name == _NO_PATCH)  # type: ignore[arg-type]
-            for name, *items in sizes
-        )
-        return (
-            Session("budgets 16, 32, 64; 3 items", (16, 32, 64), 3, 0, cases),
-            Session("budget 64; 8 items", (64,), 8, 0, (*cases[4:7], *cases[1:4])),
-            Session("budgets 20, 64; 4 items", (20, 64), 4, 0, cases),
-        )
+        managers = (((16, 32, 64), 3, cases), ((64,), 8, cases[1:7]), ((20, 64), 4, cases))
+        return tuple(calls.manager(*one) for one in managers)
 
 
 class _Rotary(nn.Module):  # type: ignore[misc]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class Llama4(Recipe):
@@ -56,23 +57,8 @@ class Llama4(Recipe):
         return 4 * int(item)
 
     def sessions(self) -> tuple[Session, ...]:
-        cases = (
-            Case("every budget full", "image", (3, 2, 3)),
-            Case("one small image after large ones", "image", (1,)),
-            Case("mixed sizes", "image", (1, 5, 2)),
-            Case("mixed sizes, reversed", "image", (2, 5, 1)),
-            Case("more images than one batch", "image", (3, 1, 4, 1, 5, 2, 6, 1)),
-            # The processor cuts an image into as many as 16 tiles, and adds a small copy of the whole.
-            Case("an image above all budgets", "image", (17,)),
-            Case("images around one above all budgets", "image", (2, 11, 1)),
-            Case("several above all budgets", "image", (12, 1, 9)),
-        )
-        several = one_to_eight("images", image=(1,))
-        return (
-            Session("budgets 8, 16, 32; 4 images", (8, 16, 32), 4, 0, cases),
-            Session("budget 32; 8 images", (32,), 8, 0, several),
-            Session("budgets 6, 18; 3 images", (6, 18), 3, 0, cases),
-        )
+        # The processor cuts an image into as many as 16 tiles, and adds a small copy of the whole.
+        return calls.counted("image", more=(Case("as many tiles as there may be", "image", (17,)),))
 
     def edge_sessions(self) -> tuple[Session, ...]:
         from transformers.image_utils import SizeDict

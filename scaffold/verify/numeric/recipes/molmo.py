@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Item, LanguageModel, Recipe, Session
 
 _PATCH, _SIDE = 14, 3
 #: Patches of a crop, an odd square that the model pads, and places that they are pooled to.
@@ -78,24 +79,13 @@ class Molmo(Recipe):
         return _PATCHES * int(item)
 
     def sessions(self) -> tuple[Session, ...]:
-        def images(name: str, *items: int) -> Case:
-            return Case(name, "image", items)
-
         k = _PATCHES
-        mixes = (
-            images("every budget full", 5, 3),
-            images("one small image after large ones", 1),
-            images("mixed sizes", 2, 4, 1),
-            images("mixed sizes, reversed", 1, 4, 2),
-            images("more images than one batch", 3, 5, 1, 4, 2, 3),
-        )
-        above = (images("an image above all budgets", 9), images("above all budgets among others", 2, 9, 1))
-        several = one_to_eight("images", image=(1, 2))
+        mixes = calls.usual("image", (5, 3), 1, (2, 4, 1), (3, 5, 1, 4, 2, 3))
         return (
-            Session(f"budgets {2 * k}, {5 * k}, {8 * k}; 4 images", (2 * k, 5 * k, 8 * k), 4, 0, mixes),
+            calls.manager((2 * k, 5 * k, 8 * k), 4, mixes),
             # The features of crops do not fill the first of these, nor a whole number of crops the second.
-            Session(f"budgets {k + 4}, {6 * k + 1}; 2 images", (k + 4, 6 * k + 1), 2, 0, (*above, *mixes[1:])),
-            Session(f"budget {16 * k}; 8 images", (16 * k,), 8, 0, several),
+            calls.manager((k + 4, 6 * k + 1), 2, (*calls.above("image", 9, 2, 1), *mixes[1:])),
+            calls.manager((16 * k,), 8, calls.one_to_eight(image=(1, 2))),
         )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Item, LanguageModel, Recipe, Session
 
 _SIDE, _PATCH = 28, 14
 #: Patches of a crop or frame.
@@ -101,30 +102,23 @@ class Molmo2(Recipe):
         return _PATCHES * int(item[0])
 
     def sessions(self) -> tuple[Session, ...]:
-        images = (
-            Case("every budget full", "image", ((5, 6), (3, 4))),
-            Case("one small image after large ones", "image", ((1, 1),)),
-            Case("mixed sizes", "image", ((2, 3), (4, 7), (1, 2))),
-            Case("mixed sizes, reversed", "image", ((1, 2), (4, 7), (2, 3))),
-            Case("more images than one batch", "image", ((3, 5), (5, 2), (1, 1), (4, 4), (2, 6), (3, 3))),
+        images = calls.usual(
+            "image",
+            ((5, 6), (3, 4)),
+            (1, 1),
+            ((2, 3), (4, 7), (1, 2)),
+            ((3, 5), (5, 2), (1, 1), (4, 4), (2, 6), (3, 3)),
         )
-        videos = (
-            Case("several videos", "video", ((4, 4), (2, 5))),
-            Case("one small video after large ones", "video", ((1, 2),)),
-            Case("mixed lengths", "video", ((3, 2), (1, 1), (4, 9))),
-            Case("mixed lengths, reversed", "video", ((4, 9), (1, 1), (3, 2))),
-            Case("more videos than one batch", "video", ((6, 2), (2, 2), (5, 3), (1, 4))),
+        videos = calls.usual(
+            "video", ((4, 4), (2, 5)), (1, 2), ((3, 2), (1, 1), (4, 9)), ((6, 2), (2, 2), (5, 3), (1, 4))
         )
-        above = (
-            Case("an image above all budgets", "image", ((9, 5),)),
-            Case("a video above all budgets among others", "video", ((2, 3), (9, 4), (1, 1))),
-        )
-        mixed = tuple(case for pair in zip(images, videos, strict=True) for case in pair)
-        counts = one_to_eight("items", **dict.fromkeys(self.modalities, ((1, 2), (2, 1), (1, 3))))
+        above = (calls.above("image", (9, 5), (2, 3), (1, 1))[0], calls.above("video", (9, 4), (2, 3), (1, 1))[1])
+        mixed = calls.in_turn(images, videos)
+        counts = calls.one_to_eight(**dict.fromkeys(self.modalities, ((1, 2), (2, 1), (1, 3))))
         return (
-            Session("budgets 8, 20, 32; 4 items", (8, 20, 32), 4, None, mixed),
-            Session("budgets 13, 24; 2 items", (13, 24), 2, None, (*above, *mixed[2:8])),
-            Session("budget 64; 8 items", (64,), 8, None, counts),
+            calls.manager((8, 20, 32), 4, mixed, None),
+            calls.manager((13, 24), 2, (*above, *mixed[2:8]), None),
+            calls.manager((64,), 8, counts, None),
         )
 
 

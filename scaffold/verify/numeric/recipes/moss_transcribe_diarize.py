@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Item, Recipe, Session
 
 _BINS, _POSITIONS, _MERGE = 16, 12, 4
 _WIDTH = 48
@@ -63,25 +64,13 @@ class MossTranscribeDiarize(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         k, full = _POSITIONS, _TOKENS
-
-        def sounds(name: str, *items: tuple[int, ...]) -> Case:
-            return Case(name, "audio", items)
-
-        mixes = (
-            sounds("every budget full", (full, full, 1), (2,)),
-            sounds("one short sound after long ones", (1,)),
-            sounds("mixed lengths", (full, 2), (full,), (1,)),
-            sounds("mixed lengths, reversed", (1,), (full,), (full, 2)),
-            sounds("more sounds than one batch", (full, 1), (2,), (full, full, full), (1,), (full, 2)),
-        )
-        above = (
-            sounds("a sound above all budgets", (full, full, full, full, full, 1)),
-            sounds("a sound above all budgets among others", (2,), (full, full, full, full, full, 1), (full, 1)),
-        )
+        many = ((full, 1), (2,), (full, full, full), (1,), (full, 2))
+        mixes = calls.usual("audio", ((full, full, 1), (2,)), (1,), ((full, 2), (full,), (1,)), many)
+        above = calls.above("audio", (*(full,) * 5, 1), (2,), (full, 1))
         return (
-            Session(f"budgets {k}, {2 * k}, {4 * k}; 4 items", (k, 2 * k, 4 * k), 4, 0, mixes),
-            Session(f"budgets {k + 1}, {3 * k + 5}; 2 items", (k + 1, 3 * k + 5), 2, 0, (*above, *mixes[1:])),
-            Session(f"budget {16 * k}; 8 items", (16 * k,), 8, 0, one_to_eight("items", audio=((full, 1), (2,)))),
+            calls.manager((k, 2 * k, 4 * k), 4, mixes),
+            calls.manager((k + 1, 3 * k + 5), 2, (*above, *mixes[1:])),
+            calls.manager((16 * k,), 8, calls.one_to_eight(audio=((full, 1), (2,)))),
         )
 
 

@@ -20,7 +20,7 @@ class NemotronParse(OneImage):
     module = "nemotron_parse"
     host_class = "NemotronParseForConditionalGeneration"
     hidden_size = 1024
-    takes_embeds = False  # the model refuses them
+    embeds_rows = 0  # the model refuses them
     #: Height and width: patches of 16, of which four beside each other are a feature.
     IMAGE = (48, 128)
     FEATURES = 3 * 2 + 1

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class OneImage(Recipe):
@@ -20,7 +21,7 @@ class OneImage(Recipe):
     #: Features of an image of `SIDE`.
     FEATURES = 4
     min_budget = FEATURES
-    takes_embeds = True
+    embeds_rows = 7
 
     @abstractmethod
     def parts(self) -> dict[str, Any]:
@@ -37,29 +38,16 @@ class OneImage(Recipe):
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         return {"pixel_values": torch.randn(len(items), 3, self.SIDE, self.SIDE, generator=generator)}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        if not self.takes_embeds:
-            return None
-        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         return self.FEATURES
 
     def sessions(self) -> tuple[Session, ...]:
-        def images(name: str, count: int) -> Case:
-            return Case(name, "image", (self.SIDE,) * count)
-
         k = self.FEATURES
-        mixes = (
-            images("a full batch", 3),
-            images("one image after several", 1),
-            images("two images", 2),
-            images("more images than one batch", 7),
-        )
-        several = one_to_eight("images", image=(self.SIDE,))
+        counts = {"a full batch": 3, "one image after several": 1, "two images": 2, "more images than one batch": 7}
+        mixes = [Case(name, "image", (self.SIDE,) * count) for name, count in counts.items()]
         return (
-            Session(f"budgets {k}, {2 * k}, {3 * k}; 3 images", (k, 2 * k, 3 * k), 3, 0, mixes),
+            calls.manager((k, 2 * k, 3 * k), 3, mixes),
             # The features of an image do not fill the first of these, nor a whole number of them the second.
-            Session(f"budgets {k + 1}, {2 * k + 3}; 2 images", (k + 1, 2 * k + 3), 2, 0, mixes),
-            Session(f"budget {8 * k}; 8 images", (8 * k,), 8, 0, several),
+            calls.manager((k + 1, 2 * k + 3), 2, mixes),
+            calls.manager((8 * k,), 8, calls.one_to_eight(image=(self.SIDE,))),
         )

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 PATCH = 4
 CHANNELS = 3
@@ -60,36 +61,26 @@ class PackedGrid(Recipe):
         return int(t * (h // MERGE) * (w // MERGE))
 
     def sessions(self) -> tuple[Session, ...]:
-        image = [
-            Case("a budget exactly full", "image", ((1, 16, 16),)),
-            Case("one small item after large ones", "image", ((1, 4, 6),)),
-            Case("mixed sizes", "image", ((1, 4, 6), (1, 12, 8), (1, 2, 2))),
-            Case("mixed sizes, reversed", "image", ((1, 2, 2), (1, 12, 8), (1, 4, 6))),
-            Case("more items than one batch", "image", ((1, 6, 6), (1, 10, 4), (1, 2, 8), (1, 8, 8), (1, 4, 4))),
+        many = ((1, 6, 6), (1, 10, 4), (1, 2, 8), (1, 8, 8), (1, 4, 4))
+        image = (
+            *calls.usual("image", ((1, 16, 16),), (1, 4, 6), ((1, 4, 6), (1, 12, 8), (1, 2, 2)), many),
             Case("an item above all budgets", "image", ((1, 24, 24),)),
             Case("items above all budgets among others", "image", ((1, 4, 4), (1, 20, 18), (1, 6, 4), (1, 30, 12))),
             Case("long and narrow", "image", ((1, 2, 60), (1, 60, 2))),
-        ]
-        video = [
-            Case("a budget exactly full", "video", ((4, 8, 8),)),
-            Case("one small video after large ones", "video", ((1, 4, 4),)),
-            Case("mixed sizes", "video", ((2, 4, 6), (3, 6, 4), (1, 8, 4))),
-            Case("mixed sizes, reversed", "video", ((1, 8, 4), (3, 6, 4), (2, 4, 6))),
-            Case("more videos than one batch", "video", ((2, 4, 4), (3, 4, 4), (1, 6, 4), (2, 6, 6), (5, 2, 4))),
-            Case("a video above all budgets", "video", ((4, 12, 12),)),
-            Case("more frames than any other", "video", ((6, 4, 4),)),
-        ]
-        # A small image right after a video with many frames finds the video's offsets in the buffers, and back.
-        mixed = tuple(case for pair in zip(image, video, strict=False) for case in pair) + tuple(image[len(video) :])
-        several = one_to_eight(
-            "items", image=((1, 4, 2), (1, 4, 4), (1, 4, 6)), video=((2, 4, 2), (2, 4, 4), (2, 4, 6))
         )
+        many = ((2, 4, 4), (3, 4, 4), (1, 6, 4), (2, 6, 6), (5, 2, 4))
+        video = (
+            *calls.usual("video", ((4, 8, 8),), (1, 4, 4), ((2, 4, 6), (3, 6, 4), (1, 8, 4)), many),
+            Case("an item above all budgets", "video", ((4, 12, 12),)),
+            Case("more frames than any other", "video", ((6, 4, 4),)),
+        )
+        several = calls.one_to_eight(image=((1, 4, 2), (1, 4, 4), (1, 4, 6)), video=((2, 4, 2), (2, 4, 4), (2, 4, 6)))
         return (
-            Session("budgets 16, 32, 64; 3 items; 10 frames", (16, 32, 64), 3, 10, mixed),
-            Session("budget 64; 8 items; default frames", (64,), 8, None, several),
-            Session("budgets 20, 64; 4 items; no video", (20, 64), 4, 0, tuple(image)),
+            calls.manager((16, 32, 64), 3, calls.in_turn(image, video), 10),
+            calls.manager((64,), 8, several, None),
+            calls.manager((20, 64), 4, image),
             # Nine sequences or more: FlashInfer's offsets have room for sixteen, and those of a batch for eight.
-            Session("budget 128; 2 items; 12 frames", (128,), 2, 12, tuple(image + video)),
+            calls.manager((128,), 2, image + video, 12),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:

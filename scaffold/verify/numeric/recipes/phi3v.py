@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 #: Written in the model's code: the side of a tile, and the features of one and their width.
@@ -23,6 +24,7 @@ class Phi3V(Recipe):
     host_class = "Phi3VForCausalLM"
     modalities = ("image",)
     min_budget = FEATURES
+    embeds_rows = 7
 
     #: Tiles of every image, the whole one among them.
     _TILES = 4
@@ -61,9 +63,6 @@ class Phi3V(Recipe):
         sizes = [(rows * SIDE, columns * SIDE) for rows, columns in items]
         return {"pixel_values": pixels, "image_sizes": torch.tensor(sizes)}
 
-    def embeds_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any] | None:
-        return {"image_embeds": torch.randn(len(items), 7, self.hidden_size, generator=generator)}
-
     def tokens(self, modality: str, item: Item) -> int:
         return FEATURES * self._TILES
 
@@ -76,10 +75,10 @@ class Phi3V(Recipe):
             Case("more images than one batch", "image", ((1, 2), (3, 1), (1, 1))),
         )
         return (
-            Session(f"budgets {one}, {2 * one}; 2 images", (one, 2 * one), 2, 0, cases),
+            calls.manager((one, 2 * one), 2, cases),
             # No whole number of images, and not one.
-            Session(f"budget {one + FEATURES}; 2 images", (one + FEATURES,), 2, 0, cases[:2]),
-            Session(f"budget {FEATURES}; 2 images", (FEATURES,), 2, 0, cases[:2]),
+            calls.manager((one + FEATURES,), 2, cases[:2]),
+            calls.manager((FEATURES,), 2, cases[:2]),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
 
 
@@ -73,7 +74,7 @@ class Phi4MM(Recipe):
             Case("padded", "image", (small, wide)),
             Case("padded, reversed", "image", (wide, small)),
         )
-        return (Session("budgets 768, 1536; 4 items", (768, 1536), 4, 0, cases),)
+        return (calls.manager((768, 1536), 4, cases),)
 
 
 RECIPE = Phi4MM()

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 PATCH = 4
 CHANNELS = 3
@@ -65,22 +66,17 @@ class Phi4Siglip(Recipe):
         return int(h * w)
 
     def sessions(self) -> tuple[Session, ...]:
-        cases = [
-            Case("a budget exactly full", "image", ((8, 8), (4, 16))),
-            Case("one small image after others", "image", ((3, 5),)),
+        cases = (
+            *calls.usual(
+                "image", ((8, 8), (4, 16)), (3, 5), ((4, 6), (7, 5), (2, 9)), [(4, 2 + 2 * (i % 3)) for i in range(6)]
+            ),
             Case("one token", "image", ((1, 1),)),
-            Case("images of several sizes", "image", ((4, 6), (7, 5), (2, 9))),
-            Case("images of several sizes, reversed", "image", ((2, 9), (7, 5), (4, 6))),
-            Case("more images than one batch", "image", tuple((4, 2 + 2 * (i % 3)) for i in range(6))),
             Case("an image as long as the padding", "image", ((10, 16),)),
             Case("one above all budgets among others", "image", ((4, 4), (12, 12), (3, 3))),
             Case("long and narrow", "image", ((2, 60), (60, 2))),
-        ]
-        several = one_to_eight("images", image=((3, 4), (4, 4)))
-        return (
-            Session("budgets 16, 64, 128; 3 images", (16, 64, 128), 3, 0, tuple(cases)),
-            Session("budget 128; 8 images", (128,), 8, 0, several),
         )
+        several = calls.one_to_eight(image=((3, 4), (4, 4)))
+        return calls.manager((16, 64, 128), 3, cases), calls.manager((128,), 8, several)
 
 
 RECIPE = Phi4Siglip()

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric import edges
-from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, one_to_eight
+from scaffold.verify.numeric.recipes import calls
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 
 class Step3VL(Recipe):
@@ -59,12 +60,8 @@ class Step3VL(Recipe):
 
     def sessions(self) -> tuple[Session, ...]:
         cases = (
-            Case("a full batch", "image", (2, 1, 2)),
-            Case("one small image after large ones", "image", (1,)),
-            Case("mixed sizes, partial batch", "image", (0, 3)),
-            Case("mixed sizes, reversed", "image", (3, 0)),
+            *calls.usual("image", (2, 1, 2), 1, (0, 3), (1, 0, 2, 3, 0)),
             Case("no local tiles", "image", (0, 0)),
-            Case("more images than one batch", "image", (1, 0, 2, 3, 0)),
             Case("as many local tiles as fit", "image", (9,)),
             # Only its local tiles exceed a budget; its global tile may still be replayed.
             Case("an image above all budgets", "image", (14,), may_go_eager=True),
@@ -75,11 +72,11 @@ class Step3VL(Recipe):
             Case("no local tiles", "image", (0,), may_go_eager=True),
             Case("eager on one path, then on both", "image", (0, 2, 3), may_go_eager=True),
         )
-        several = one_to_eight("images", image=(0, 1, 0, 1, 1, 0, 1, 0))
+        several = calls.one_to_eight(image=(0, 1, 0, 1, 1, 0, 1, 0))
         return (
-            Session("budgets 18, 48; 3 images", (18, 48), 3, 0, cases),
-            Session("budget 104; 8 images", (104,), 8, 0, several),
-            Session("budget 8; 1 image", (8,), 1, 0, small),
+            calls.manager((18, 48), 3, cases),
+            calls.manager((104,), 8, several),
+            calls.manager((8,), 1, small),
         )
 
     def edge_sessions(self) -> tuple[Session, ...]:
