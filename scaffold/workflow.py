@@ -394,12 +394,13 @@ def numeric_requests(
 
     overlay: dict[str, bytes] = {}
     before: dict[str, bytes] = {}
-    counts_units = gated = False
+    counts_units = single = gated = False
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
         if (drift := find_drift(prepared, tree)) is not None:
             raise DiagnosticError(drift)
-        counts_units, gated = prepared.plan.counts_units, prepared.plan.methods.view.gate is not None
+        counts_units, single = prepared.plan.counts_units, prepared.plan.single
+        gated = prepared.plan.methods.view.gate is not None
         port, changes = prepared.plan.port, prepared.package
         if not changes:
             changes = published_changes(tree.home, f"new {port.name}")
@@ -414,6 +415,7 @@ def numeric_requests(
         frames_above_capacity=True,
         edges=True,
         counts_units=counts_units,
+        single=single,
         timeout_s=_time_limit(automatic),
     )
     return [
@@ -460,6 +462,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
             short=True,
             image_embeds=automatic is not None,
             counts_units=prepared.plan.counts_units,
+            single=prepared.plan.single,
             timeout_s=_time_limit(automatic),
         ),
     )

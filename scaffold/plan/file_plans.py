@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from scaffold.descriptor.sections import Explicit
+
 if TYPE_CHECKING:
     from scaffold.cut import Extraction, Sharding, Way
     from scaffold.descriptor import AnyPort
@@ -84,3 +86,8 @@ class Plan:
     def counts_units(self) -> bool:
         """Whether the port says how many rows a graph gives of a unit."""
         return self.extraction is not None and self.extraction.layers is None
+
+    @property
+    def single(self) -> bool:
+        """Whether an item is one unit, so that a batch bounds the units of its graph, too."""
+        return self.counts_units and isinstance(self.port.explicit, Explicit) and self.port.explicit.single

@@ -325,7 +325,7 @@ def _check(
     lab = Lab([request["root"], request["changed_root"]])
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
-    bench.counts_units = options["counts_units"]
+    bench.counts_units, bench.single = options["counts_units"], options["single"]
     sessions = session.sessions_of(recipe, options["edges"], options["short"])
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)

@@ -37,7 +37,7 @@ class NumericOptions:
     context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
     makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
-    whole units, each with as many rows as the port counts for it.
+    whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -49,6 +49,7 @@ class NumericOptions:
     edges: bool = False
     short: bool = False
     counts_units: bool = False
+    single: bool = False
     timeout_s: float = 240.0
 
 
