@@ -157,8 +157,8 @@ QWEN25 = (
     ),
     Mutant(
         "precomputed embeddings go to the graph",
-        "if embeds_key in mm_kwargs:\n            # No graph",
-        "if False:\n            # No graph",
+        "if embeds_key in mm_kwargs:\n            # Precomputed",
+        "if False:\n            # Precomputed",
         "VCG660",
         "precomputed embeddings",
     ),
