@@ -148,6 +148,16 @@ def test_a_comment_goes_with_its_statement_where_the_next_one_has_its_own(releas
     assert f"# [batch_all_tiles, vit_seq_len, c]\n        {call}" in ported_text(changed, load_port("deepseek_vl2"))
 
 
+def test_an_axis_that_the_model_takes_away_is_taken_of_what_a_graph_gets(release_tree: Any) -> None:
+    path, tree = f"{MODELS}/llava.py", release_tree(RELEASE)
+    kept = 'pixel_values = inputs["pixel_values"]\n'
+    text = tree.read(path).replace(kept, f"{kept}        pixel_values = pixel_values.flatten(0, -4)\n")
+    assert text.count(".flatten(0, -4)") == text.count(kept) > 0
+    plan = prepare_port(load_port("llava"), tree.with_files({path: text.encode()}), replace=True).plan
+    assert plan.single
+    assert 'mm_kwargs["pixel_values"].flatten(0, -4)' in plan.methods.source
+
+
 def test_a_method_does_not_begin_with_a_blank_line(release_tree: Any) -> None:
     """The first statement converted the pixels, and a blank line followed."""
     tree, path = release_tree(RELEASE), f"{MODELS}/paligemma.py"

@@ -63,6 +63,7 @@ def test_eager_code_and_a_port_call_the_same_methods(release_tree: Any) -> None:
 def test_only_units_are_counted(release_tree: Any) -> None:
     rows, units = (prepare_port(port_of(name), release_tree(RELEASE)).plan for name in ("mistral3", "llava_next"))
     assert (rows.counts_units, units.counts_units, rows.reenters) == (False, True, False)
+    assert (rows.single, units.single) == (False, False)
 
 
 @pytest.mark.parametrize(
