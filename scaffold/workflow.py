@@ -99,22 +99,27 @@ def _drift(
     )
 
 
-def find_edited(port: AnyPort, tree: SourceTree, base: SourceTree | None = None) -> Diagnostic | None:
+def find_edited(
+    port: AnyPort, tree: SourceTree, base: SourceTree | None = None, planned: PreparedPort | None = None
+) -> Diagnostic | None:
     """VCG511 with the first line where somebody edited what an earlier run added to the tree, and which a plan of today
     takes for upstream's own: an entry of the test, or a method that holds the model's own code.
 
     `base` is the tree before the port. Without it what the last run found is, and without a run nothing is compared.
+    `planned` is the port for that tree, where somebody has planned it already.
     """
     from scaffold.edit.snippets import same_meaning
     from scaffold.publish import published_changes
 
     before = base
-    if before is None:
+    if before is None and planned is None:
         found = published_changes(tree.home, f"new {port.name}")
         before = tree.with_files({change.path: change.before for change in found if change.before is not None})
         if not found:
             return None
-    planned = prepare_port(port, before, replace=True)
+    if planned is None:
+        assert before is not None
+        planned = prepare_port(port, before, replace=True)
     for change in planned.changed:
         if not change.path.endswith(".py") or not tree.exists(change.path):
             continue

@@ -89,7 +89,7 @@ def command(
     how = [vllm, "--as-is"] if change.edited else [base or vllm]
     verify = command_line("verify", descriptor, "--vllm", *how, "--tail", "all")
     results = [*check_rules(change), proof.rule(verify)]
-    if not change.edited and (edited := find_edited(port, tree, before)) is not None:
+    if not change.edited and (edited := find_edited(port, tree, planned=change.prepared)) is not None:
         results.append(RuleResult("the change is what the descriptor generates", None, f"{edited.message}; say why"))
     for result in results:
         console.note(str(result))

@@ -35,7 +35,7 @@ _IMAGES = 4
 _EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
 EMBEDS = re.compile(r"_embeds$")
-_SOUND = "audio"
+SOUND = "audio"
 _CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_size$")
 
 
@@ -72,8 +72,8 @@ def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Dia
     """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
     seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
-    if _SOUND not in {*found.pixels, *left} and _hears(subject):
-        left[_SOUND] = "a descriptor captures one encoder, here that of images and videos"
+    if SOUND not in {*found.pixels, *left} and _hears(subject):
+        left[SOUND] = "a descriptor captures one encoder, here that of images and videos"
     place = subject.tree.span(subject.model.file, subject.model.place.line)
     help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
     return tuple(
@@ -87,7 +87,7 @@ def _hears(subject: Subject) -> bool:
     info = subject.model.info
     limits = subject.program.method(info, "get_supported_mm_limits") if info else None
     made = [node for node in ast.walk(limits[2]) if isinstance(node, ast.Dict)] if limits else []
-    return any(isinstance(key, ast.Constant) and key.value == _SOUND for node in made for key in node.keys)
+    return any(isinstance(key, ast.Constant) and key.value == SOUND for node in made for key in node.keys)
 
 
 def line_of(frame: Frame) -> SourceLine:

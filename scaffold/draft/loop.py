@@ -17,14 +17,13 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import VISION, Drafted, entries_of, function_of, line_of, pixel_keys, put_number
+from scaffold.draft.common import SOUND, VISION, Drafted, entries_of, function_of, line_of, pixel_keys, put_number
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
-_SOUND = "audio"
 _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
 #: The argument that hides padding.
 _MASK = "mask"
@@ -74,7 +73,7 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     None where the layers get anything else. An encoder that computes with lengths behind its layers is one (Whisper's
     in MOSS-Transcribe-Diarize).
     """
-    batches = recording.of(_SOUND)
+    batches = recording.of(SOUND)
     inputs = [units_of(batch) for batch in batches]
     keys = {key for found in inputs for key in found}
     for layers in recording.repeated if len(keys) == 1 and len(set(map(_unit, inputs))) == 1 else ():
@@ -90,15 +89,15 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
         if entry is None:
             continue
         place = line_of(first[-1])
-        sheet.put(f"modalities.{_SOUND}.pixels", key, place, why="the layers get what is made of all of it")
-        sheet.put(f"modalities.{_SOUND}.entry", entry, line_of(first[0]))
+        sheet.put(f"modalities.{SOUND}.pixels", key, place, why="the layers get what is made of all of it")
+        sheet.put(f"modalities.{SOUND}.entry", entry, line_of(first[0]))
         [[_, unit]] = inputs[0].values()
         put_unit(recording, unit, "pixels", place, sheet)
         put_made(recording, shapes.pop(), place, sheet)
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
         counts = ", ".join(str(found[key][0]) for found in inputs)
         sheet.put("forward.call", text, place, why=f"{counts} units in {len(batches)} batches")
-        return Drafted({_SOUND: key}, gated=(key,))
+        return Drafted({SOUND: key}, gated=(key,))
     return None
 
 

@@ -17,6 +17,7 @@ from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
     MERGE,
+    SOUND,
     VISION,
     Drafted,
     entries_of,
@@ -39,8 +40,7 @@ from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
 _PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 CHUNK = "vision_chunk"
-_SOUND = "audio"
-_MODALITIES = ("image", CHUNK, _SOUND)
+_MODALITIES = ("image", CHUNK, SOUND)
 #: The most tokens of an image beside those of its rows.
 _MORE = 8
 #: Columns of a grid that counts frames, too.
@@ -108,7 +108,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
-    if modality == _SOUND:
+    if modality == SOUND:
         frames = find_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows)
         frames.put(recording, sheet, encoder.place)
         key, what = frames.key, "sounds"
@@ -210,7 +210,7 @@ def _told(batch: Batch, call: Call) -> tuple[int, ...] | None:
         if isinstance(ends, list) and ends[:1] == [0] and ends[-1] in lengths:
             rows = tuple(end - begin for begin, end in pairwise(ends))
             # A sound is a sequence for each window of its attention.
-            known = len(rows) == len(batch.items) or rows in units or batch.modality == _SOUND
+            known = len(rows) == len(batch.items) or rows in units or batch.modality == SOUND
             found |= {rows} if known else set()
     return found.pop() if len(found) == 1 and min(map(min, found)) > 0 else None
 
