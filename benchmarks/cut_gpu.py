@@ -84,6 +84,9 @@ SLICED = {
     "4 images, 12 slices": [[(28, 36), *[(31, 33)] * 2]] * 4,
     "8 images, 8 slices": [[(30, 34)]] * 8,
 }
+#: Seconds of the sounds of a call.
+SOUNDS = {"1 sound, 5 s": [5], "1 sound, 10 s": [10], "1 sound, 30 s": [30], "4 sounds, 33 s": [10, 4, 12, 7],
+          "8 sounds, 80 s": [10] * 8}  # fmt: skip
 #: Tokens that the scheduler batches.
 CONTEXT = 16384
 TURNS = 25
@@ -104,6 +107,7 @@ class Subject:
     stand_ins: Callable[[], dict[str, Any]] = dict
     #: The release has a port that captures the whole tower.
     whole: bool = False
+    modality: str = "image"
 
     @property
     def dotted(self) -> str:
@@ -408,6 +412,52 @@ def _padded(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict
     return {"pixel_values": noise(len(sizes), 17, 3, 336, 336), "image_sizes": torch.tensor(sizes)}
 
 
+def _qwen2_audio() -> Any:
+    """The sizes of Qwen2-Audio 7B, whose tower is Whisper's large one."""
+    from transformers import Qwen2AudioConfig
+
+    return Qwen2AudioConfig()
+
+
+def _qwen3_asr() -> Any:
+    """The sizes of Qwen3-ASR 0.6B."""
+    from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
+
+    audio = {
+        "d_model": 896, "encoder_layers": 18, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584, "n_window": 50,
+        "n_window_infer": 800, "output_dim": 1024,
+    }  # fmt: skip
+    return Qwen3ASRConfig(thinker_config={"audio_config": audio, "text_config": {"hidden_size": 1024}})
+
+
+def _qwen3_asr_text() -> dict[str, Any]:
+    """Stands in for the language model."""
+    from scaffold.verify.numeric.recipes.base import LanguageModel
+
+    return {"Qwen3ForCausalLM": LanguageModel}
+
+
+def _chunks(seconds: Sequence[int], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Spectrograms of 30 seconds each, with a mask of the frames that have sound."""
+    import torch
+    from manager_gpu import DEVICE
+
+    mask = (torch.arange(3000) < 100 * torch.tensor(seconds)[:, None]).long()
+    return {"input_features": noise(len(seconds), 128, 3000), "feature_attention_mask": mask.to(DEVICE)}
+
+
+def _sounds(seconds: Sequence[int], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Spectrograms of all sounds, one after the other."""
+    import torch
+
+    frames = torch.tensor([100 * each for each in seconds])
+    return {
+        "input_audio_features": noise(128, int(frames.sum())),
+        "audio_feature_lengths": frames,
+        "feature_attention_mask": (torch.arange(int(frames.max())) < frames[:, None]).long(),
+    }
+
+
 def _square(side: int) -> Callable[[int, Callable[..., Any]], dict[str, Any]]:
     return lambda count, noise: {"pixel_values": noise(count, 3, side, side)}
 
@@ -434,6 +484,10 @@ SUBJECTS = {
     "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
                         {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
                          "4 mixed, 17 tiles": [1, 5, 10, 1]}, _masked_tiles, whole=True),
+    "qwen2_audio": Subject("Qwen2AudioForConditionalGeneration", "qwen2_audio", _qwen2_audio, SOUNDS, _chunks,
+                           modality="audio"),
+    "qwen3_asr": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr, SOUNDS, _sounds, _qwen3_asr_text,
+                         modality="audio"),
 }  # fmt: skip
 
 
@@ -462,7 +516,8 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
         if name in shipped_names():
             port = load_port(name)
         else:
-            subprocess.run([*command, "--layout", "cut", "--force", "-o", str(draft)], check=True)
+            layout = ["--layout", "cut"] if subject.modality == "image" else []
+            subprocess.run([*command, *layout, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort):
             port = port.replace(explicit=None)
@@ -500,8 +555,8 @@ def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
         (Recipe,),
         {
             "load_class": lambda self, host=None: Recipe.load_class(self, f"{subject.dotted}:{subject.architecture}"),
-            "module": subject.module, "host_class": subject.architecture, "modalities": ("image",), "min_budget": 1,
-            "stand_ins": subject.stand_ins(),
+            "module": subject.module, "host_class": subject.architecture, "modalities": (subject.modality,),
+            "min_budget": 1, "stand_ins": subject.stand_ins(),
             "model_config": lambda self: subject.config(), "make_inputs": None, "tokens": None, "sessions": None,
             "embeds_inputs": None,
         },

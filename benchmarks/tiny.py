@@ -302,7 +302,7 @@ def _shrink() -> None:
 
 
 def _shrink_cuts() -> None:
-    """Two models of `cut_gpu.py`: LLaVA-1.5, and DeepSeek-VL2, which the release has a port of its own of."""
+    """Models of `cut_gpu.py`: LLaVA-1.5, DeepSeek-VL2, of which the release has a port of its own, and two of sound."""
     from dataclasses import replace
     from functools import partial
 
@@ -329,7 +329,25 @@ def _shrink_cuts() -> None:
             language_config={"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 99},
         )
 
+    def qwen2_audio() -> Any:
+        from transformers import Qwen2AudioConfig
+
+        audio = {"d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64}
+        return Qwen2AudioConfig(audio_config=audio, text_config={"model_type": "qwen2", "hidden_size": 64})
+
+    def qwen3_asr() -> Any:
+        from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
+
+        audio = {
+            "d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64, "n_window": 50,
+            "n_window_infer": 800, "output_dim": 64, "downsample_hidden_size": 8,
+        }  # fmt: skip
+        return Qwen3ASRConfig(thinker_config={"audio_config": audio, "text_config": {"hidden_size": 64}})
+
+    sounds = {"1 sound, 5 s": [5], "2 sounds, 9 s": [2, 7]}
     small = {
+        "qwen2_audio": {"config": qwen2_audio, "calls": sounds},
+        "qwen3_asr": {"config": qwen3_asr, "calls": sounds},
         "llava": {"config": llava, "inputs": cut_gpu._square(28), "calls": {"1 image": 1, "4 images": 4}},
         "deepseek_vl2": {"config": deepseek_vl2, "inputs": cut_gpu._tiles_of_grids(28)},
     }

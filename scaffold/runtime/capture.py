@@ -360,6 +360,11 @@ class GraphSet:
         key = self._missing_key()
         return key if key is not None and self._has_room() else None
 
+    @property
+    def bytes_for_sizes(self) -> int:
+        """Bytes for what is kept of sizes: a pool does not give back what a capture took beyond its room."""
+        return max(self.report.kept_bytes + min(self._room, 0), 0)
+
     def _has_room(self) -> bool:
         """Whether the memory that was left for idle captures is still free: if not, somebody else needs it."""
         return self._held is not None or self.backend.memory_free() >= self._room

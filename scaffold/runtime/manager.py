@@ -179,10 +179,7 @@ class EncoderGraphManager:
         """Capture every key that fits the caps; never raises for a key that cannot be captured."""
         self.clear()
         report = self._graph_set.capture(pool)
-        self._plans.most_bytes = report.kept_bytes
-        keep = getattr(self.adapter, "keep_at_most", None)
-        if keep is not None:
-            keep(report.kept_bytes)
+        self._keep_at_most(report.kept_bytes)
         if self.options.calibration_ms > 0:
             self.calibrate(self.options.calibration_ms)
         logger.info("%s", report)
@@ -206,7 +203,16 @@ class EncoderGraphManager:
                 break
             captured += 1
             self._plans.forget(unless=lambda plan, key=key: not _improves(key, self.graphs[key], plan))  # type: ignore[misc]
+        if self._graph_set.bytes_for_sizes < self._plans.most_bytes:
+            self._keep_at_most(self._graph_set.bytes_for_sizes)
         return captured
+
+    def _keep_at_most(self, nbytes: int) -> None:
+        """Bound the device memory of what is kept of sizes: metadata in plans, or tables of the adapter."""
+        self._plans.keep_at_most(nbytes)
+        keep = getattr(self.adapter, "keep_at_most", None)
+        if keep is not None:
+            keep(nbytes)
 
     @property
     def wants_graphs(self) -> bool:

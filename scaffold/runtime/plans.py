@@ -117,6 +117,14 @@ class PlanCache(OrderedDict[Hashable, CallPlan]):
             return
         self._nbytes += plan.nbytes
         self[signature] = plan
+        self._trim()
+
+    def keep_at_most(self, nbytes: int) -> None:
+        """Bound the bytes of metadata, and drop the oldest plans above it."""
+        self.most_bytes = nbytes
+        self._trim()
+
+    def _trim(self) -> None:
         while self and (len(self) > self._entries or self._nbytes > self.most_bytes):
             self._forget_one(self.popitem(last=False)[1])
 

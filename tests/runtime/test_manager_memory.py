@@ -175,10 +175,13 @@ def test_an_idle_capture_beyond_its_memory_is_undone(caplog):
         return real(forward, pool)
 
     device.capture = capture
-    trims = device.trims
+    trims, started_with = device.trims, manager.report.device_bytes + manager.report.held_bytes
     assert manager.capture_when_idle() == 0
     assert budgets(manager) == START
     assert device.trims > trims
+    # A pool keeps what its captures took: plans get that much less, so that nothing of ours takes more than was held.
+    assert manager.report.device_bytes + manager._plans.most_bytes <= started_with
+    assert 0 < manager._plans.most_bytes < manager.report.kept_bytes
     assert not manager.wants_graphs
     assert "no memory is left for more encoder graphs" in caplog.text
     tower = manager.adapter
