@@ -35,6 +35,8 @@ NAMES = {
     "pixtral": "Pixtral",
     "minicpmv": "MiniCPM-V",
     "idefics3": "Idefics3",
+    "qwen2_audio": "Qwen2-Audio",
+    "qwen3_asr": "Qwen3-ASR",
     "blip2": "BLIP-2",
     "moondream3": "Moondream 3",
     "paddleocr_vl": "PaddleOCR-VL",

@@ -75,6 +75,8 @@ def pages() -> list[Page]:
 * Kimi-VL interpolates its positions for each image. Our manager keeps them, also where it runs eager; the limit and
             vLLM's manager compute them anew.
 * The launches of Mistral 3's patch embedding, in front of the graph, are the distance to the limit.
+* Qwen2-Audio (Whisper's large tower) computes 30 seconds for each sound, however short. So its GPU has work for
+            two thirds of an eager call already. Qwen3-ASR computes as many frames as there are.
 * Errors are rounding. Eager differs as much when each image comes alone, because matrix products of other sizes
             run other kernels.""",
             "## Cut or whole",
@@ -89,9 +91,9 @@ def pages() -> list[Page]:
             "## How it was measured",
             """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. Those of DeepSeek-V4 are
             what vLLM's configuration of DeepSeek-V4.1 has by default, with 24 layers, which is our guess. `init --yes`
-            drafted the descriptors of BLIP-2 and Moondream 3; the others are shipped. Both managers have their default
-            budgets, and ours runs without tuning. *limit* is a graph of exactly the call's size followed by the
-            model's own assembly: no manager can beat it. An error is the largest difference from eager, relative
+            drafted the descriptors of BLIP-2, Moondream 3 and the models of sound; the others are shipped. Both
+            managers have their default budgets, and ours runs without tuning. *limit* is a graph of exactly the call's
+            size followed by the model's own assembly: no manager can beat it. An error is the largest difference from eager, relative
             to the largest value.""",
         )
     ]

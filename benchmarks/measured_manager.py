@@ -16,9 +16,6 @@ WORST = 1.08
 #: Runs with another attention backend.
 BACKENDS = {"TRITON_ATTN": "manager_h200_triton", "FLASHINFER": "manager_h200_flashinfer"}
 
-#: A later run with smaller inputs among the workloads.
-ICONS = "manager_h100"
-
 LADDERS = {"ours": "default ladder", "ours_fitted": "fitted ladder"}
 
 
@@ -45,7 +42,7 @@ def pages() -> list[Page]:
         "manager",
         "How close does a call come to a graph of exactly its size?",
         "benchmarks/manager_gpu.py",
-        ["manager_h200", *filter(exists, BACKENDS.values()), ICONS],
+        ["manager_h200", *filter(exists, BACKENDS.values())],
         "# The runtime manager",
         "![time of a call relative to an exact graph](manager_h200.svg)",
         over_all(),
@@ -68,9 +65,8 @@ def pages() -> list[Page]:
         """With FLASHINFER vLLM rounds the bounds of a call up. A graph is captured for bounds that are rounded the
         same way; with the bare bounds of the model every call would run eager.""",
         "## Start-up",
-        """The default has changed since the run on the H200: the manager captures more graphs at start-up. A later
-        run on an H100 has today's graphs. Neither has tuned towers: [the page of operators](../operators.md) has the
-        memory with the defaults.""",
+        """Without tuned towers, and with all that start-up holds for later: [the page of operators](../operators.md)
+        has the memory with the defaults.""",
         starts(),
         "## Memory",
         *memory_of_graphs(),
@@ -104,7 +100,7 @@ def starts() -> str:
         ("seconds, vLLM / ours", "{capture_s[vllm]:.2f} / {capture_s[ours]:.2f}"),
         ("graph memory, vLLM / ours, MiB", "{start_memory_mb[vllm]:.0f} / {start_memory_mb[ours]:.0f}"),
     )
-    return sheet(columns, ({"model": name, **measured} for name, measured in load(ICONS)["models"].items()))
+    return sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 
 def memory_of_graphs() -> Iterator[str]:
@@ -120,14 +116,13 @@ def memory_of_graphs() -> Iterator[str]:
     )  # fmt: skip
     yield """All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
     recorded kernels and its metadata take. For these and for what is kept of sizes start-up holds a share of the first
-    ones ([how](../promises.md#memory)); nothing of ours takes more later. These numbers are from the earlier run on
-    the H200."""
+    ones ([how](../promises.md#memory)); nothing of ours takes more later."""
     yield sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 
 def icons() -> Iterator[str]:
     """Inputs below the smallest budget of the models, on their own graphs."""
-    rows = [row for found in by_model(load(ICONS)["rows"]).values() for row in found if "56x56" in row["workload"]]
+    small = [row for found in by_model(rows()).values() for row in found if "56x56" in row["workload"]]
     columns = (
         ("model", "{name}"), ("input", "{workload}"), ("tokens", "{tokens}"),
         ("budget of ours", lambda row: row["ours_budgets"][0].rpartition("/")[2]),
@@ -135,10 +130,8 @@ def icons() -> Iterator[str]:
         ("ours, fitted ladder", over("ours_fitted_ms", "exact_ms")),
     )  # fmt: skip
     yield """Images below the smallest budget of a model get graphs of their own while the worker is idle. Times
-    are relative to an exact graph, on an H100."""
-    yield sheet(columns, rows)
-    yield """In this run one icon had to use the graph of three. The manager has captured a graph of its own size
-    since; CPU tests show it, and no GPU run has timed it."""
+    are relative to an exact graph."""
+    yield sheet(columns, small)
 
 
 def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from measured import NAMES, Page, PageError, load, page, table
 
-MEMORY, START, RELOAD = "memory_h100", "memory_start_h200", "reload_h100"
+MEMORY, START, RELOAD = "memory_h200", "memory_start_h200", "reload_h100"
 #: Ways of a start-up -> their names for readers.
 WAYS = {"vllm": "vLLM's manager", "off": "ours, tuning off", "on": "ours, tuning on"}
 #: Engine -> its name for readers.

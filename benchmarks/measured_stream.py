@@ -14,12 +14,10 @@ SLOWER = 0.01
 
 #: Results: without an idle moment before the first pass; with a start-up that compiles one kernel less; and with all.
 COLD, BEFORE, AFTER = "stream_h200_cold", "stream_h100_before", "stream_h100"
-#: One stream in four processes: `--models qwen3_vl --streams photos --ways vllm,off --without-starts`, four times.
-AGAIN = "stream_h200_photos"
 #: Models of the layouts cut, rows and crops: a later result takes the place of an earlier one's rows of its models.
 LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts", "stream_h200_grids")
 #: Images where videos are allowed, beside images alone.
-SERVED = "stream_h100_served"
+SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
 EXPLICIT = "stream_h100_explicit"
 #: With videos allowed, images may take more time by this share.
@@ -48,7 +46,7 @@ def pages() -> list[Page]:
             "streams",
             "How fast are calls of sizes that come for the first time?",
             "benchmarks/stream_gpu.py",
-            ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, AGAIN, COLD, BEFORE, AFTER],
+            ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, COLD, BEFORE, AFTER],
             "# Traffic of new sizes",
             f"""On a first pass, after an idle moment, ours takes {in_words("on")} of the time of vLLM's manager,
             and {in_words("off")} without tuning.""",
@@ -66,7 +64,8 @@ def pages() -> list[Page]:
             {SLOWEST:.2f} of vLLM's, and no later pass to be slower than the one before it. A later pass counts as
             slower when it takes {100 * SLOWER:.0f} % more.""",
             bullets(not_reached()) or "Every stream reaches these bounds.",
-            again(),
+            f"""Each pass has every call eager, too, so that the GPU is equally hot in all. A stream has
+            {min(sizes())} to {max(sizes())} calls: one call decides the slowest of a short one.""",
             "## Images where videos are allowed",
             """`vllm serve` allows videos unless you say otherwise. A graph with room for their frames has a sequence
             for each of its tokens, and attention spends time on each. Our manager captures graphs of images alone
@@ -123,14 +122,9 @@ def compiled() -> str:
     first pass took {sums[0]} of vLLM's sum before and {sums[1]} after."""
 
 
-def again() -> str:
-    """The same stream in further processes: one call of one pass decides a bound."""
-    first = [row for row in load(AGAIN)["rows"] if row["pass"] == 1]
-    sums = " to ".join(low_high(row["ours_ms"] / row["vllm_ms"] for row in first))
-    slowest = " to ".join(low_high(row["ours_p99_ms"] / row["vllm_p99_ms"] for row in first))
-    return f"""With {first[0]["calls"]} calls, one call decides the slowest. In {len(first)} further processes, each
-    with Qwen3-VL's `photos` alone and without tuning, the slowest calls of the first pass took {slowest} of vLLM's,
-    and the first pass {sums}. There no other stream had come before, whose sizes our manager would have learned."""
+def sizes() -> list[int]:
+    """Calls of each stream."""
+    return [row["calls"] for row in rows("on")]
 
 
 def cold() -> str:
@@ -274,28 +268,27 @@ def starts() -> str:
 
 
 def memory_for_operators() -> Iterator[str]:
-    """MiB of graphs for each model that today's manager was measured with, and what is known of others."""
-    served, others = load("stream_h100_served")["models"], load("stream_h100_layouts")["models"]
-    found = {name.removesuffix(":served"): one for name, one in served.items() if name.endswith(":served")} | others
+    """MiB of graphs for each model, as served by default, or in its stream where that allows no videos."""
+    served, alone = load(SERVED)["models"], load("stream_h200")["models"]
+    models = {name.removesuffix(":served"): one for name, one in served.items() if name.endswith(":served")}
+    found = models | {name: one for name, one in alone.items() if name.partition(":")[0] not in models}
     begin = [one["own_mb"]["on"]["graphs_mb"] for one in found.values()]
     most = [one["memory_mb"]["on"] for one in found.values()]
     yield wrapped(f"""Our graphs take {min(begin)} to {max(begin)} MiB of GPU memory at start-up, and {min(most)} to
     {max(most)} MiB at most:""")
-    heads = ("GPU memory, MiB", "vLLM's own graphs", "ours at start-up", "ours at most")
+    heads = ("GPU memory, MiB", "vLLM's own graphs", "ours at start-up", "held for later", "ours at most")
     yield table(
         heads,
         [
-            [NAMES[name], *(str(mb) for mb in (one["memory_mb"]["vllm"], one["own_mb"]["on"]["graphs_mb"],
+            [NAMES[name], *(str(mb) for mb in (one["memory_mb"]["vllm"], *one["own_mb"]["on"].values(),
                                                one["memory_mb"]["on"]))]
             for name, one in sorted(found.items(), key=lambda item: list(NAMES).index(item[0]))
         ],
     )  # fmt: skip
-    (held,) = {one["own_mb"]["on"]["held_mb"] for one in found.values()}
-    larger = load("memory_h100")["settings"]["tokens"]
-    yield wrapped(f"""On an H100, the encoder alone. *At most* has the tuned copies of weights, and {held} MiB that
-    start-up held for later; since then it holds [a share of the graphs' memory](promises.md#memory). Graphs
-    [for {larger} tokens](measured/memory.md) are larger. InternVL and Step3-VL have [earlier
-    numbers](measured/manager.md#memory). Other models were not measured with these defaults.""")
+    larger = load("memory_h200")["settings"]["tokens"]
+    yield wrapped(f"""On an H200, the encoder alone, with what `vllm serve` allows by default. *At most* has the tuned
+    copies of weights, and [what start-up holds for later](promises.md#memory). Graphs [for {larger}
+    tokens](measured/memory.md) are larger. Other models were not measured with these defaults.""")
 
 
 def plans() -> str:

@@ -82,7 +82,7 @@ class PadMlp(Tuning):
     A padded matrix does not fit where the plain one was, and that memory does not go back to the device while another
     weight is in its segment. So the other linear layers of the block move, too, and the old segments hold all of them.
     Before that, tuning took 362 MiB of the device for Qwen2.5-VL beside the graphs, and 34 for Qwen2-VL, which has
-    nothing to pad (H100, `benchmarks/results/stream_h100_served.json`).
+    nothing to pad (one H100, 2026-11-27).
     """
 
     name = "pad-mlp"
