@@ -70,6 +70,12 @@ class Model(Record):
         default=None,
         examples=["Lfm2VlForConditionalGeneration"],
     )
+    mixin: str | None = declare(
+        Module(),
+        "MODULE.CLASS of the tree that becomes a base: the port has the methods that it leaves",
+        default=None,
+        examples=["encoder_cudagraph_utils.Qwen2VLEncoderCudaGraphMixin"],
+    )
     optout: tuple[str, ...] = declare(
         Listing(Name("a class name")), "subclasses with another tower: they run eagerly", default=()
     )

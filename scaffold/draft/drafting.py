@@ -170,12 +170,14 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
     # A chunk is an image where a test of the port brings one.
     draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording)
     port, mixin = has_port(subject), hosted_mixin(subject)
-    proposed = fitting_mixin(subject, found.pixels.values()) if port is None and mixin is None else None
+    fits = port is None and mixin is None and sheet.value("layout") == "packed"
+    if fits and (proposed := fitting_mixin(subject, found.pixels.values())) is not None:
+        name, place, why = proposed
+        sheet.put("model.mixin", name, place, why=why)
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
         *([f"`new` writes the methods that its base {mixin} leaves to it, and no other."] if mixin else []),
-        *([proposed] if proposed else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)

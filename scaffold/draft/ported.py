@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from scaffold.descriptor import load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.locate import Subject, subject_of
+from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.profile import PROTOCOL, read_protocol
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, find_method, last_name, self_attribute
+from scaffold.syntax import FunctionNode, dotted, find_method, last_name, self_attribute
 
 _EMBED = "embed_multimodal"
 
@@ -72,8 +73,8 @@ def hosted_mixin(subject: Subject) -> str | None:
     return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
 
 
-def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> str | None:
-    """The proposal of a base for the model: a class of the tree that has all methods of the protocol but one, and fits.
+def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceLine, str] | None:
+    """A base for the model, where it is, and why: a class of the tree that has all methods of the protocol but one.
 
     It speaks of the model's `inputs` by their names, and reads no attribute of a host that this model lacks.
     """
@@ -94,11 +95,8 @@ def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> str | None:
             words = {node.value for node in ast.walk(cls) if isinstance(node, ast.Constant)}
             read = {self_attribute(node) for node in ast.walk(cls) if isinstance(node, ast.Attribute)} - {None}
             if {*inputs} <= words and read - own - {method.name for method in profile.methods} <= has:
-                return (
-                    f"{cls.name} ({path}:{cls.lineno}) has all methods of the protocol but `{left.pop()}`, and reads "
-                    f"nothing that {subject.model.class_name} lacks. As a base of that class it leaves one method to "
-                    "`new`; `verify` tells whether it fits."
-                )
+                why = f"a base that has all methods but {left.pop()}, and reads nothing that the model lacks"
+                return f"{dotted(path)}.{cls.name}", SourceLine(path, cls.lineno), why
     return None
 
 

@@ -13,7 +13,7 @@ from scaffold.render import render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.protocol import Dialect, ProtocolProfile
+    from scaffold.protocol import Dialect, ModelAnchor, ProtocolProfile
 
 #: Where vLLM keeps its models.
 MODELS = "vllm/model_executor/models/"
@@ -56,7 +56,7 @@ class Methods:
     """A rendered block of methods, the view that it was made from, and the names that it needs: `(module, name)`.
 
     The protocol's methods that are not in it are those of the `mixin`, or of classes of the tree that the model's class
-    inherits from, which have those that are `given`.
+    inherits from, which have those that are `given`. `base` is such a class that it gets.
     """
 
     source: str
@@ -64,6 +64,7 @@ class Methods:
     imports: tuple[tuple[str, str], ...]
     mixin: Mixin | None = None
     given: frozenset[str] = frozenset()
+    base: ModelAnchor | None = None
 
     @property
     def names(self) -> frozenset[str]:

@@ -45,15 +45,20 @@ def plan_mixin(tree: SourceTree, mixin: Mixin) -> FilePlan:
     return FilePlan(path, (), f"hold what all ports of this layout have in common ({mixin.class_name})", source=source)
 
 
-def beside_bases(tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods) -> Methods:
+def beside_bases(
+    tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods, named: ModelAnchor | None
+) -> Methods:
     """The methods that are left to a class whose bases bring the others: a mixin for hosts of one kind of tower.
 
-    All methods where no base brings any, or where nothing is left, so that a base has a whole port.
+    All methods where no base brings any, or where nothing is left, so that a base has a whole port. The class gets the
+    base that the descriptor `named`, unless it lists the protocol, which no base may follow that has it.
     """
     from scaffold.tower.source import Program
 
     program = Program(tree)
     _, *bases = program.lineage(program.owner(model.path, model.class_name))
+    named = None if model.lists_protocol else named
+    bases += [program.owner(named.path, named.class_name)] if named else []
     demanded = {method.name for method in profile.methods}
     parts = [
         owner
@@ -76,7 +81,7 @@ def beside_bases(tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor,
     source = "".join(text for name, text in texts.items() if name in names)
     words = set(identifiers(source))
     imports = tuple((module, name) for module, name in methods.imports if name in words)
-    return replace_fields(methods, source=source, imports=imports, given=given & demanded)
+    return replace_fields(methods, source=source, imports=imports, given=given & demanded, base=named)
 
 
 def _in_one_order(module: ast.Module) -> ast.Module:
@@ -111,14 +116,13 @@ def plan_model(
     edits += [edit for edit in tower if edit not in edits]
     if not methods.given:
         edits += [AddImport(interfaces, PROTOCOL), AddBase(model.class_name, PROTOCOL)]
-    if methods.mixin:
-        close = near or methods.mixin.folder != MODELS
-        module = f".{methods.mixin.module}" if close else dotted(methods.mixin.path)
-        # Before the protocol's own methods, and before those of a base that has another port.
-        edits += [
-            AddImport(module, methods.mixin.class_name),
-            AddBase(model.class_name, methods.mixin.class_name, first=True),
-        ]
+    if shared := methods.mixin or methods.base:
+        file = PurePosixPath(shared.path)
+        module = f".{file.stem}" if file.parent == PurePosixPath(model.path).parent else dotted(shared.path)
+        # Ours comes before the protocol's own methods, and those of a base that has another port. A class of the tree
+        # comes in the protocol's place: a protocol makes no module.
+        first = shared is methods.mixin
+        edits += [AddImport(module, shared.class_name), AddBase(model.class_name, shared.class_name, first=first)]
     remove: tuple[str, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     if model.protocol_methods and (replace or present is Present.CHANGED):

@@ -54,7 +54,9 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model)
     notes += check_names(port, tree, model)
-    methods = beside_bases(tree, profile, model, render_methods(port, profile, tower.facts))
+    module, _, class_name = (port.model.mixin or "").rpartition(".")
+    named = find_model(tree, module, class_name) if port.model.mixin else None
+    methods = beside_bases(tree, profile, model, render_methods(port, profile, tower.facts), named)
     if tree.package is not None and methods.mixin is not None:
         beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
         methods = dataclasses.replace(methods, mixin=beside)

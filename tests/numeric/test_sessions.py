@@ -66,6 +66,46 @@ def test_only_budgets_are_a_matter_of_budgets(name):
     assert (check.passed, check.passed or check.code) == (not code, code or True)
 
 
+#: What a port says of an item of 4 tokens, its claim on the default path, and its largest budget for 63 tokens, whether
+#: its graphs hold other rows than the recipe counts -> the budgets for one of 8, and what the item takes of them.
+COUNTED = {
+    "tokens": (4, 4, 63, False, 8, 4),
+    "patches": (4, 16, 252, False, 32, 16),
+    "patches of items alone": (4, 16, 63, False, 8, 4),
+    "patches of budgets alone": (4, 4, 252, False, 8, 4),
+    "no path of that name": (4, 0, 63, False, 8, 4),
+    "half the rows": (2, 2, 63, True, 4, 2),
+    "half the rows, in patches": (2, 8, 252, True, 16, 8),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_budgets_are_in_what_a_port_counts(name):
+    """A port is taken at its word where its items and its largest budget agree."""
+    from scaffold.verify.numeric.recipes.base import Case, Session, configure
+    from scaffold.verify.numeric.session import Bench, case_key, fitted
+
+    tokens, claim, most, counts_units, budget, taken = COUNTED[name]
+    host = torch.nn.Linear(2, 2)
+    spec = SimpleNamespace(output_tokens=tokens, get_path_output_tokens={"default": claim}.__getitem__)
+    host.get_encoder_cudagraph_item_specs = lambda inputs: [spec]
+    host.get_encoder_cudagraph_budget_range = lambda config: (1, most)
+    session = Session("one", (8,), 1, None, (Case("an item", "image", (4,)),))
+    recipe = SimpleNamespace(learns=False, tokens=lambda modality, item: item)
+    limited = SimpleNamespace(multimodal_config=SimpleNamespace(limits={}))
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(), model_config=limited, scheduler_config=SimpleNamespace()
+    )
+    configure(config, None, ("image",), 63)
+    bench = Bench(None, host, config, recipe, ("image",), {case_key(session, session.cases[0]): {}}, {})
+
+    [found] = fitted(bench, (session,), counts_units)
+
+    assert (found.budgets, bench.tokens("image", 4)) == ((budget,), taken)
+    del host.get_encoder_cudagraph_item_specs  # what a wrong port raises
+    assert fitted(bench, (session,), counts_units)[0].cases == session.cases
+
+
 #: What a port that counts units is, and whether its class takes a data-parallel encoder -> is the check made?
 DATA_PARALLEL = {
     "an explicit port of a class that shards": (True, True, True),

@@ -12,26 +12,33 @@ import dataclasses
 import difflib
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 from init_draft import RUN, tiles_fit
 
 import scaffold
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor, inherited_port
-from scaffold.draft.locate import subject_of
+from scaffold.draft.common import Drafted
+from scaffold.draft.locate import Subject, subject_of
 from scaffold.draft.ported import fitting_mixin
+from scaffold.draft.sheet import Sheet
+from scaffold.plan.file_plans import Present
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.syntax import find_class
-from scaffold.workflow import load_port, prepare_port, short_request
+from scaffold.watch import Recording
+from scaffold.workflow import load_port, numeric_requests, prepare_port, short_request
 
 pytestmark = pytest.mark.trees
 
 PAGE = Path(scaffold.__file__).parent.parent / "docs/new-generation.md"
 MODELS = "vllm/model_executor/models"
 HOST, MIXIN = f"{MODELS}/qwen2_vl.py", f"{MODELS}/encoder_cudagraph_utils.py"
+NAMED = "vllm.model_executor.models.encoder_cudagraph_utils.Qwen2VLEncoderCudaGraphMixin"
 OWNER, CONFIG = "Qwen2VLForConditionalGeneration", "get_encoder_cudagraph_config"
 
 
@@ -118,13 +125,53 @@ def test_init_says_what_is_left_to_a_host(new_host: SourceTree, monkeypatch: pyt
 def test_a_mixin_of_the_tree_is_proposed_where_it_fits(
     model: str, inputs: tuple[str, ...], changes: tuple[str, ...], fits: bool, new_host: SourceTree
 ) -> None:
-    bare = new_host.read(HOST).replace("    Qwen2VLEncoderCudaGraphMixin,\n", "", 1)
+    bare = bare_host(new_host)
     mixin = new_host.read(MIXIN).replace(*changes, 1) if changes else new_host.read(MIXIN)
     tree = new_host.with_files({HOST: bare.encode(), MIXIN: mixin.encode()})
     found = fitting_mixin(subject_of(tree, model), inputs)
     assert (found is not None) is fits
-    assert found is None or f"Qwen2VLEncoderCudaGraphMixin ({MIXIN}:" in found
-    assert found is None or f"has all methods of the protocol but `{CONFIG}`" in found
+    assert found is None or (found[0], found[1].file) == (NAMED, MIXIN)
+    assert found is None or f"all methods but {CONFIG}" in found[2]
+
+
+def bare_host(tree: SourceTree) -> str:
+    """The model's file without the mixin among the bases."""
+    return tree.read(HOST).replace("    Qwen2VLEncoderCudaGraphMixin,\n", "", 1)
+
+
+def test_a_draft_names_it_and_new_adds_it(new_host: SourceTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing by hand: the port is the one of a class that has the base."""
+    bare = new_host.with_files({HOST: bare_host(new_host).encode(), MIXIN: new_host.read_bytes(MIXIN)})
+
+    def fits(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted:
+        sheet.put("output.hidden_size", "self.visual.out_hidden_size")
+        return Drafted({"image": "pixel_values"}, gated=None)
+
+    for layout in ("packed", "tiles"):  # the mixin is one for rows of all items behind each other
+        monkeypatch.setattr("scaffold.draft.drafting._LAYOUTS", ((layout, "", fits),))
+        text = draft_descriptor(bare, f"qwen2_vl:{OWNER}", RUN).text
+        assert (f"  mixin: {NAMED}\n" in text) is (layout == "packed")
+
+    prepared = prepare_port(port_of("qwen2_vl", {"model.mixin": NAMED}), bare)
+
+    assert prepared.plan.methods.source == prepare_port(load_port("qwen2_vl"), new_host).plan.methods.source
+    [change] = prepared.package
+    text = change.after.decode()
+    assert "    Qwen2VLEncoderCudaGraphMixin,\n):\n" in text
+    assert "\nfrom .encoder_cudagraph_utils import Qwen2VLEncoderCudaGraphMixin\n" in text
+
+
+def test_a_tree_without_it_refuses_the_descriptor(tree: SourceTree, release_tree: Any) -> None:
+    """And a class that lists the protocol gets no base that has it: Python could not order the two."""
+    port, release = port_of("qwen2_vl", {"model.mixin": NAMED}), release_tree("0.33.0")
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port, release, replace=True)
+    assert [problem.code for problem in caught.value.diagnostics] == ["VCG420"]
+
+    listed = prepare_port(port, release.with_files({MIXIN: tree.read_bytes(MIXIN)}), replace=True)
+
+    assert listed.plan.methods.source == prepare_port(load_port("qwen2_vl"), release, replace=True).plan.methods.source
+    assert "Mixin" not in next(change.after for change in listed.package if change.path == HOST).decode()
 
 
 def test_a_subclass_of_such_a_host_has_no_port_to_inherit(new_host: SourceTree) -> None:
@@ -143,12 +190,14 @@ def test_a_host_gets_the_method_that_the_mixin_leaves(new_host: SourceTree) -> N
 
 @pytest.mark.lab
 def test_it_has_the_same_proof(new_host: SourceTree) -> None:
+    """With the base that `new` adds."""
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     from scaffold.verify.numeric import check_numerics
 
-    prepared = prepare_port(load_port("qwen2_vl"), new_host)
-    request = short_request(prepared, new_host)
-    before = {path: new_host.read_bytes(path) for path in (HOST, MIXIN)}
+    bare = new_host.with_files({HOST: bare_host(new_host).encode(), MIXIN: new_host.read_bytes(MIXIN)})
+    prepared = prepare_port(port_of("qwen2_vl", {"model.mixin": NAMED}), bare)
+    request = short_request(prepared, bare)
+    before = {path: bare.read_bytes(path) for path in (HOST, MIXIN)}
     report = check_numerics(dataclasses.replace(request, before=before, overlay=before | dict(request.overlay)))
     assert report.passed, "\n".join(report.lines())
     assert report.hits > 10
@@ -179,3 +228,77 @@ def test_the_lines_are_those_of_the_page(tree: SourceTree, release_tree: Any) ->
     assert counted["a port beside the mixin"] <= 25
     page = PAGE.read_text(encoding="utf-8")
     assert [what for what, lines in counted.items() if f"| {what} | {lines} |" not in page] == [], counted
+
+
+# --- another shape of the port ----------------------------------------------------------------------------------------
+
+CHARGE = "frame_tokens = self._encoder_cudagraph_frame_tokens\n"
+#: Texts of our port and what a person makes of them, for the design of upstream's first port after 0.33.
+BY_HAND = {
+    "budgets in patches": {
+        "        max_budget = min(\n": """        patches = self.visual.spatial_merge_size**2
+        max_budget = patches * min(
+""",
+        "return min(64, max_budget)": "return min(64 * patches, max_budget)",
+        '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
+                        t * h * w, t * frame_tokens * m**2
+                    )""",
+        "        # Images one token high": """        token_budget //= m**2
+        # Images one token high""",
+    },
+    # The port has it: the edit says where.
+    "a charge for each frame": {CHARGE: CHARGE},
+    "the modality as a capture axis": {
+        "            max_frames_per_video=": """            capture_axes=(("image", "video"),),
+            max_frames_per_video=""",
+        "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
+        axis = {"encoder_cudagraph_axis_keys": (modality,)}
+        return axis | {key: chosen,""",
+        "        if max_frames_per_batch:": """        if max_frames_per_batch and axis_keys == ("video",):""",
+    },
+}
+
+
+@pytest.fixture
+def ported(release_tree: Any) -> Any:
+    """Our port of Qwen2-VL in release 0.33."""
+    return prepare_port(load_port("qwen2_vl"), release_tree("0.33.0"), replace=True)
+
+
+def shaped(ported: Any, shapes: Mapping[str, Mapping[str, str]]) -> str:
+    """The model's file with the edits of some shapes."""
+    text: str = next(change.after for change in ported.package if change.path == HOST).decode()
+    for old, new in (pair for edits in shapes.values() for pair in edits.items()):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("shape", BY_HAND)
+def test_what_a_person_adds_is_the_page_s(shape: str, ported: Any) -> None:
+    before, after = (shaped(ported, shapes).splitlines() for shapes in ({}, {shape: BY_HAND[shape]}))
+    lines = sum(line[:2] == "+ " for line in difflib.ndiff(before, after))
+    assert f"| {shape} | {lines} |" in PAGE.read_text(encoding="utf-8"), lines
+
+
+def test_a_port_of_that_shape_is_ours_edited(ported: Any, release_tree: Any) -> None:
+    """`new` says so, writes nothing unasked, and leaves nothing of the shape where it is asked."""
+    tree = release_tree("0.33.0").with_files({HOST: shaped(ported, BY_HAND).encode()})
+    assert prepare_port(load_port("qwen2_vl"), tree).plan.present is Present.CHANGED
+    again = prepare_port(load_port("qwen2_vl"), tree, replace=True)
+    assert next(change.after for change in again.package if change.path == HOST).decode() == shaped(ported, {})
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("axis", "passes"), [("(modality,)", True), ('("image",)', False)])
+def test_verify_proves_all_three_together(axis: str, passes: bool, ported: Any, release_tree: Any) -> None:
+    """And not where videos go to the graphs of images, which have no room for their frames."""
+    pytest.importorskip("torch", reason="needs the `cpu` extra")
+    from scaffold.verify.numeric import check_numerics
+
+    text = shaped(ported, BY_HAND).replace("(modality,)}", f"{axis}}}")
+    tree = release_tree("0.33.0")
+    request = numeric_requests(load_port("qwen2_vl"), tree)[0] if passes else short_request(ported, tree)
+    report = check_numerics(dataclasses.replace(request, overlay=dict(request.overlay) | {HOST: text.encode()}))
+    assert report.passed is passes, "\n".join(report.lines())
+    assert report.hits > (150 if passes else 0)

@@ -67,6 +67,8 @@ class Bench:
     single: bool = False
     #: Tokens of a port's budgets for one of the recipe's.
     scale: Fraction = Fraction(1)
+    #: How much of a budget a token takes: several where a port counts patches, which it merges.
+    unit: Fraction = Fraction(1)
     #: Makes a captured manager for a session; None: the release's own on emulated graphs.
     start: Callable[[Bench, Session | None, int], ManagerRun] | None = None
     #: Called after each case, with its property.
@@ -85,7 +87,7 @@ class Bench:
 
     def tokens(self, modality: str, item: Item) -> int:
         """The tokens of a budget that an item takes."""
-        return math.ceil(self.recipe.tokens(modality, item) * self.scale)
+        return math.ceil(self.recipe.tokens(modality, item) * self.scale * self.unit)
 
     def add(self, check: Check, case: Case) -> None:
         """Keep a check of a case."""
@@ -363,10 +365,8 @@ def check_counted_rows(bench: Bench, run: ManagerRun, session: Session, case: Ca
 
 
 def fitted(bench: Bench, sessions: Sequence[Session], counts_units: bool) -> tuple[Session, ...]:
-    """The sessions with budgets in the port's own tokens."""
-    if bench.recipe.learns:
-        return widened(bench, sessions)
-    return scaled(bench, sessions) if counts_units else tuple(sessions)
+    """The sessions with budgets in what the port counts."""
+    return widened(bench, sessions) if bench.recipe.learns else scaled(bench, sessions, counts_units)
 
 
 #: Largest budget that sessions are widened to: capturing it takes seconds. vLLM's default on large GPUs is no larger.
@@ -397,18 +397,24 @@ def widened(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
     )
 
 
-def scaled(bench: Bench, sessions: Sequence[Session]) -> tuple[Session, ...]:
-    """For an explicit port and a recipe that counts the tokens of a cut.
+def scaled(bench: Bench, sessions: Sequence[Session], counts_units: bool) -> tuple[Session, ...]:
+    """For a recipe that counts the tokens of an item.
 
-    The graphs of the port hold the projector, too, which may make fewer rows of a unit.
+    The graphs of an explicit port of a cut hold the projector, too, which may make fewer rows of a unit. A port that
+    counts its budgets in patches says so of its largest budget as of its items; one that says it of items alone is
+    wrong.
     """
-    session, case = next(iter(wanted_cases(sessions, bench.modalities)))
     with suppress(Exception):  # what a wrong port raises here, it raises in its session, too
+        session, case = next(iter(wanted_cases(sessions, bench.modalities)))
         [spec, *_] = bench.host.get_encoder_cudagraph_item_specs(copy_inputs(bench.inputs[case_key(session, case)]))
-        bench.scale = Fraction(spec.output_tokens, bench.recipe.tokens(case.modality, case.items[0]))
-    return tuple(
-        replace(one, budgets=tuple(math.ceil(budget * bench.scale) for budget in one.budgets)) for one in sessions
-    )
+        if counts_units:
+            bench.scale = Fraction(spec.output_tokens, bench.recipe.tokens(case.modality, case.items[0]))
+        limit = min(bench.config.scheduler_config.max_num_batched_tokens, bench.config.model_config.max_model_len)
+        unit = Fraction(bench.host.get_encoder_cudagraph_budget_range(bench.config)[1], limit)
+        if spec.get_path_output_tokens("default") == spec.output_tokens * unit:
+            bench.unit = unit
+    factor = bench.scale * bench.unit
+    return tuple(replace(one, budgets=tuple(math.ceil(budget * factor) for budget in one.budgets)) for one in sessions)
 
 
 def _explained(bench: Bench, check: Check, run: ManagerRun, results: Sequence[Any], key: str) -> Check:
