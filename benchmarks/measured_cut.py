@@ -93,7 +93,7 @@ def pages() -> list[Page]:
             what vLLM's configuration of DeepSeek-V4.1 has by default, with 24 layers, which is our guess. `init --yes`
             drafted the descriptors of BLIP-2, Moondream 3 and the models of sound; the others are shipped. Both
             managers have their default budgets, and ours runs without tuning. *limit* is a graph of exactly the call's
-            size followed by the model's own assembly: no manager can beat it. An error is the largest difference from eager, relative
-            to the largest value.""",
+            size followed by the model's own assembly: no manager can beat it. An error is the largest difference
+            from eager, relative to the largest value.""",
         )
     ]
