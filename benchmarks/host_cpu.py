@@ -54,7 +54,7 @@ def serve(root: str, model: str, explicit: bool) -> None:
     process_weights(host)
     recipe = requested_recipe(request)
     sessions = session.sessions_of(recipe, False)
-    inputs = session.make_inputs(recipe, sessions, recipe.modalities, 0)
+    inputs = session.make_inputs(recipe, sessions, recipe.modalities)
     bench = session.Bench(Lab([root]), host, config, recipe, recipe.modalities, inputs, {})
     bench.lab.place_model(host)
     calls = []

@@ -42,9 +42,9 @@ def pages() -> list[Page]:
         f"""An explicit port took {min(older):.2f} to {max(older):.2f} of the time of the re-entrant form of the same
         port, and at most {longest:.2f} ms a call.""",
         f"""Beside upstream's port of the same model it took {min(beside):.2f} to {max(beside):.2f} times as long. Its
-        results go through the model's own code, which puts newlines between rows with einops and takes the grid of
-        crops out of a tensor as tensors, so that einops works out every pattern anew. Upstream has a second, shorter
-        copy of that code in its port, with integers. The port leaves the model's code as it is.""",
+        results go through the model's own code, which arranges crops with einops. Upstream has a second, shorter copy
+        of that code in its port. Ours gives the model's code integers for sizes, and expands newlines without einops
+        (`explicit.rewrite`).""",
         sheet(COLUMNS, rows),
     )
     return [made]

@@ -22,7 +22,7 @@ from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.edit.operations import AddImport, ReplaceMethod
+from scaffold.edit.operations import AddImport, DropImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, annotations_of, bind_call
 from scaffold.tower.names import parameters_of, stores
 from scaffold.tower.parts import MethodEdit
@@ -78,7 +78,8 @@ class Extraction:
     before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
     batch into. `unpacked` are variables that a method of the model gives of it, and the call. `split`: it takes the
     features of each item, else those of the batch. `regroups`: the model takes an axis of the pixels away, if there is
-    one. `encode` is the method that a graph holds, and `returns` the type of what `after` gives.
+    one. `encode` is the method that a graph holds, and `returns` the type of what `after` gives. `unused` are imports
+    that only expressions used which another one replaces.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -92,6 +93,7 @@ class Extraction:
     returns: str = ""
     layers: Layers | None = None
     unpacked: tuple[str, str] | None = None
+    unused: tuple[DropImport, ...] = ()
 
     @property
     def made(self) -> str:
@@ -104,8 +106,18 @@ class Extraction:
         for edit in self.edits:
             replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
             typing = (AddImport("typing", "Any"),) if "[Any" in edit.source else ()
-            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
+            drops = self.unused if self.after in edit.adds else ()
+            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, *drops, replaced))
         return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """An expression of the model's, the one in its place, and the entry in a descriptor."""
+
+    old: str
+    new: str
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class Form:
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
     `encode` is the name of the method for `call`, and `beside` are those of what the encoder gets with each unit, in
-    the order of its call.
+    the order of its call. `rewrite`: what the method that follows has in the place of the model's expressions.
     """
 
     entry: Call
@@ -123,6 +135,7 @@ class Form:
     asked: Span
     encode: str = ENCODE_METHODS["patch"]
     beside: tuple[str, ...] = ()
+    rewrite: tuple[Rewrite, ...] = ()
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
@@ -271,6 +284,7 @@ class _Extractor:
         self.stands = bool(made)
         self.parsed: tuple[str, str] | None = None
         self.unpacked: tuple[str, str] | None = None
+        self.unused: tuple[DropImport, ...] = ()
         if not self.stands and form.call is not None:
             self._find_runs(form.call)
         #: A method of the model needs no other around its call.
@@ -313,6 +327,7 @@ class _Extractor:
             self.encode,
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
+            unused=self.unused,
         )
 
     # -- what a graph holds
@@ -565,9 +580,43 @@ class _Extractor:
             parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}")
         parameters.append(f"{_target(function.body[place - 1])}: {self._features_type(method)}")
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-        below = method.lines[(function.body[place - 1].end_lineno or 0) + 1 - method.first :]
-        body = textwrap.indent(textwrap.dedent("\n".join(below)).strip("\n"), "    ")
+        below = self._rewritten(method)[method.offset((function.body[place - 1].end_lineno or 0) + 1, 0) :].decode()
+        body = textwrap.indent(textwrap.dedent(below).strip("\n"), "    ")
         return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
+
+    def _rewritten(self, method: _Method) -> bytes:
+        """The text of a method with other expressions in its last statements. Raises VCG464 for one that it lacks."""
+        text, below = method.text.encode(), method.function.body[method.tail :]
+        nodes = [one for node in below for one in ast.walk(node) if isinstance(one, ast.expr)]
+        changes: list[tuple[int, int, str]] = []
+        gone: list[ast.Name] = []
+        for rewrite in self.form.rewrite:
+            found = [node for node in nodes if ast.unparse(node) == rewrite.old]
+            if not found:
+                raise DiagnosticError(
+                    Diagnostic(
+                        "VCG464",
+                        f"`{method.function.name}` has no `{rewrite.old}` behind the encoder's call",
+                        rewrite.span,
+                        "write the expression as the model has it, or delete the entry",
+                        notes=(f"look at {self.tree.span(method.station.file, method.function.lineno)}",),
+                    )
+                )
+            changes += [(method.start(node), method.end(node), rewrite.new) for node in found]
+            gone += _names(found)
+        for start, end, new in sorted(changes, reverse=True):
+            text = text[:start] + new.encode() + text[end:]
+        module = self.tree.parse(method.station.file)
+        left = Counter(node.id for node in ast.walk(module) if isinstance(node, ast.Name))
+        left -= Counter(node.id for node in gone)
+        self.unused = tuple(
+            DropImport(node.module, alias.name)
+            for node in module.body
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level
+            for alias in node.names
+            if alias.asname is None and alias.name in {one.id for one in gone} - left.keys()
+        )
+        return text
 
     def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:
         """The type of a variable that keeps parsed inputs, which may be None where they are none, or a part of them."""

@@ -10,6 +10,7 @@ import copy
 import itertools
 import symtable
 
+from scaffold.cut.plain import make_plain
 from scaffold.diagnostics import Diagnostic, Span
 
 #: Parts of a function that may read a variable later than the statement that has them.
@@ -37,32 +38,38 @@ def prove_extraction(
 
     Then, in both texts, the value of a variable takes its place where one statement sets it and the next one alone
     reads it, before anything with an effect. Nothing else may read it, or nothing until the method returns. So an
-    expression may stand for a run of statements. The rest must be the same tree.
+    expression may stand for a run of statements. The rest must be the same tree, with expressions in their plain form
+    (`plain.py`), so that a method may read sizes as numbers.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
-    old, new = _methods(before), _methods(after)
+    modules = ast.parse(before), ast.parse(after)
+    old, new = map(_methods, modules)
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        was = _whole(old, owner, name, last, first, encode)
-        if was is None or _whole(new, owner, name, last, first, encode) != was:
+        whole = [_whole(one, owner, name, last, first, encode) for one in (old, new)]
+        for function, module in zip(whole, modules, strict=True):
+            if function is not None:
+                make_plain(function, module)
+        shown = {ast.dump(function) if function is not None else "" for function in whole}
+        if len(shown) > 1 or "" in shown:
             line = getattr(new.get((owner, name)), "lineno", 1)
             found.append(
                 Diagnostic(
                     "VCG646",
                     f"`{owner}.{name}` does something else than before with its extracted methods put back",
                     Span(path, line, 1, line, 1),
-                    "this is a defect of vitcg-scaffold, nothing was written: please report it with the descriptor and "
-                    "the vLLM release",
+                    "an entry of `explicit.rewrite` means something else than the model's expression; without one "
+                    "this is a defect of vitcg-scaffold: please report it with the descriptor and the vLLM release",
                 )
             )
     return tuple(found)
 
 
-def _methods(text: str) -> dict[tuple[str, str], ast.FunctionDef]:
+def _methods(module: ast.Module) -> dict[tuple[str, str], ast.FunctionDef]:
     return {
         (owner.name, node.name): node
-        for owner in ast.walk(ast.parse(text))
+        for owner in ast.walk(module)
         if isinstance(owner, ast.ClassDef)
         for node in owner.body
         if isinstance(node, ast.FunctionDef)
@@ -76,8 +83,8 @@ def _whole(
     last: str | None,
     first: str | None,
     encode: str,
-) -> str | None:
-    """A method with all put back, as text; None where it is not there or that is not possible."""
+) -> ast.FunctionDef | None:
+    """A method with all put back; None where it is not there or that is not possible."""
     function = copy.deepcopy(methods.get((owner, name)))
     if function is None:
         return None
@@ -94,7 +101,7 @@ def _whole(
         return None
     while _inlined(function):
         pass
-    return ast.dump(function)
+    return function
 
 
 def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef | None) -> bool:

@@ -92,7 +92,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
+        from scaffold.cut import Extraction, Form, Rewrite, cut_edits, find_extraction, find_layers
 
         way = plan_way(port, tree, model)
         if port.explicit is not None:
@@ -106,7 +106,11 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
                 assert isinstance(port, CutPort)
                 encode = ENCODE_METHODS[port.unit]
                 asked, beside = port.span("explicit"), tuple(port.beside)
-                form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside)
+                rewrite = tuple(
+                    Rewrite(one.old, one.new, port.span(f"explicit.rewrite.{place}"))
+                    for place, one in enumerate(port.explicit.rewrite)
+                )
+                form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside, rewrite)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
