@@ -32,6 +32,7 @@ from scaffold.plugin import (
     V2_CAPTURES_SINCE,
     V2_SWITCH,
     Controls,
+    adapters_of,
     generation_of,
     minor_of,
     misspelt_variables,
@@ -361,10 +362,11 @@ _LONG = "graphs gain little in long calls"
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
     from scaffold.protocol.registry import read_registry
 
-    adapters = vitcg_adapters.ADAPTERS[generation]
+    adapters = adapters_of(generation)
     ported = _ported(tree.root)
     without = _without_adapters(adapters.values())
-    for architecture, entry in sorted(read_registry(tree).items()):
+    registry = read_registry(tree)
+    for architecture, entry in sorted(registry.items()):
         module = entry.module
         own = entry.class_name in ported.get(module, ())
         # MiniCPM-V's methods are those of a base: the registered class makes objects of others.
@@ -378,6 +380,11 @@ def _models(tree: SourceTree, generation: str, controls: Controls, active: bool)
         implementation = "adapter" if not why else ("vllm" if own or of_descriptor else "none")
         manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
         yield ServedModel(architecture, name, implementation, manager, why)
+    for architecture, name in sorted(adapters_of(generation, sound=True).items()):
+        wanted = active and controls.wants(name, architecture)
+        why = _why_no_adapter(architecture in registry, controls, active, wanted)
+        manager = "none" if why else "ours" if controls.manager else "vllm"
+        yield ServedModel(architecture, name, "none" if why else "adapter", manager, why)
 
 
 def _without_adapters(adapted: Iterable[str]) -> dict[tuple[str, str], str]:

@@ -9,7 +9,7 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import beside, unfollowed_bases
-from scaffold.draft.common import Drafted, omitted, pixel_keys, put_fields, put_width, seen
+from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, put_width, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
@@ -169,8 +169,10 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
     tree, model = subject.tree, subject.model
     # A chunk is an image where a test of the port brings one.
     draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording)
-    port, mixin = has_port(subject), hosted_mixin(subject)
-    proposed = fitting_mixin(subject, found.pixels.values()) if port is None and mixin is None else None
+    of_two = SOUND in found.pixels and bool(other_encoder(subject, found.pixels))
+    # Those are of images: a port of sound is beside them.
+    port, mixin = (None, None) if of_two else (has_port(subject), hosted_mixin(subject))
+    proposed = fitting_mixin(subject, found.pixels.values()) if port is None and mixin is None and not of_two else None
     title = [
         f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
@@ -179,7 +181,7 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
-    name, text = file_name(model.file), sheet.text(title)
+    name, text = file_name(model.file) + f"_{SOUND}" * of_two, sheet.text(title)
     return Draft(
         name,
         text,
