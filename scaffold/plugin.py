@@ -264,7 +264,7 @@ def adapt_model(model: Any, generation: str, controls: Controls) -> None:
 def _adapt(model: Any, own: Any, generation: str, controls: Controls, *, sound: bool) -> bool:
     """Let a model be of its adapter of one kind. Whether it now is."""
     adapters = adapters_of(generation, sound=sound)
-    architecture = architecture_of(own, adapters)
+    architecture = architecture_of(own, adapters) if adapters else None
     if architecture is None or not controls.wants(adapters[architecture], architecture):
         return False
     try:
@@ -428,21 +428,22 @@ def make_manager(controls: Controls, vllm_config: Any, device: Any, dtype: Any, 
     if getattr(model, "model_config", model) is None:
         model.model_config = vllm_config.model_config
     heard = _heard.get(model)
-    names = [name for one in (model, heard) for name in (type(one).__name__, type(one).__module__.rpartition(".")[2])]
-    if not controls.manager or not controls.wants(*names):
+    sees = controls.wants(type(model).__name__, type(model).__module__.rpartition(".")[2])
+    if not controls.manager or not (sees or heard is not None):
         return None
     try:
         from scaffold.runtime.vllm.served import ServedManager
     except Exception as error:
         _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
         return None
-    seen = ServedManager(vllm_config, device, dtype, model)
     if heard is None:
-        return seen
+        return ServedManager(vllm_config, device, dtype, model)
     from scaffold.runtime.vllm.encoders import BothManagers
     from scaffold.runtime.vllm.settings import for_sound
 
-    return BothManagers(seen, ServedManager(for_sound(vllm_config), device, dtype, heard))
+    seen = ServedManager(vllm_config, device, dtype, model) if sees else None
+    sound = ServedManager(for_sound(vllm_config), device, dtype, heard)
+    return sound if seen is None else BothManagers(seen, sound)
 
 
 # -- what switches graphs off in silence

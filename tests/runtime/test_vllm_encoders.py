@@ -12,9 +12,10 @@ from changed_ports import document_of, text_of
 from release_process import last_line, run_script
 
 from scaffold.adapters.outputs import Source, render_outputs
-from scaffold.descriptor import load_descriptor
+from scaffold.descriptor import load_descriptor, load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
 from scaffold.runtime.vllm.settings import VARIABLE, for_sound, read_settings
-from scaffold.workflow import prepare_port
+from scaffold.workflow import load_port, prepare_port
 
 GIVEN = {
     "steps": 4, "tuning": "on", "trace": "sizes.json", "record": "seen/sizes.json", "stats": "stats",
@@ -88,6 +89,69 @@ def descriptors() -> dict[str, dict[str, Any]]:
     seen["output"] = {"hidden_size": "self.visual_dim + self.multiscale_dim"}
     seen["tower"] |= {"class": "Qwen3Omni_VisionTransformer", "grid": "tensor"}
     return {"seen": seen | {"model": MODEL | {"tower": "visual"}}, "sound": heard | {"model": MODEL}}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "managers"),
+    [((), "both"), (("heard",), "sound"), (("seen", "heard"), "both")],
+)
+def test_a_choice_of_models_means_one_encoder(
+    chosen: tuple[str, ...], managers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`adapt_model` has made the sound beside the images where it is chosen."""
+    from scaffold import plugin
+    from scaffold.runtime.vllm import served
+    from scaffold.runtime.vllm.encoders import BothManagers
+
+    class Model:
+        model_config = 0
+
+    Model.__module__ = "somewhere.seen"
+    model, heard = Model(), object()
+    plugin._heard[model] = heard
+    monkeypatch.setattr(served, "ServedManager", lambda config, device, dtype, model: model)
+    controls = plugin.Controls(models=frozenset(chosen))
+    made = plugin.make_manager(controls, configured({}), None, None, model)
+    found = (made.seen, made.heard) if isinstance(made, BothManagers) else (made,)
+    assert found == ((model, heard) if managers == "both" else (heard,))
+    off = plugin.Controls(models=frozenset(chosen), mode="adapters")
+    assert plugin.make_manager(off, configured({}), None, None, model) is None
+
+
+def test_an_architecture_has_an_adapter_of_its_sound_beside_one_of_its_images() -> None:
+    llava = "LlavaForConditionalGeneration"
+    sound = text_of(descriptors()["sound"] | {"model": {"module": "llava", "class": llava}})
+    sources = [
+        Source("llava", load_port("llava")),
+        *(Source(f"../{name}", load_descriptor_text(sound, name)) for name in ("heard.yaml", "more.yaml")),
+    ]
+    package = {file.path: file.content.decode() for file in render_outputs(sources[:2]).files}
+    names: dict[str, Any] = {}
+    exec(package["vitcg_adapters/__init__.py"], names)
+    assert (names["ADAPTERS"]["v0_30"], names["SOUND"]["v0_30"]) == ({llava: "llava"}, {llava: "heard"})
+    with pytest.raises(DiagnosticError, match="both port") as error:
+        render_outputs(sources)
+    assert {one.code for one in error.value.diagnostics} == {"VCG540"}
+
+
+@pytest.mark.trees
+def test_doctor_has_a_line_for_an_adapter_of_sound(release_tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitcg_adapters
+
+    from scaffold.doctor import _models
+    from scaffold.plugin import Controls
+
+    monkeypatch.setitem(vitcg_adapters.SOUND, "v0_30", {MODEL["architecture"]: "heard"})
+
+    def lines(**controls: Any) -> list[tuple[str, str]]:
+        found = _models(release_tree("0.33.0"), "v0_30", Controls(**controls), active=True)
+        return [(one.implementation, one.manager) for one in found if one.name == "heard"]
+
+    assert lines() == lines(models=frozenset({"heard"})) == [("adapter", "ours")]
+    assert lines(models=frozenset({"llava"})) == [("none", "none")]
+    assert lines(mode="adapters") == [("adapter", "vllm")]
+    monkeypatch.setitem(vitcg_adapters.ADAPTERS, "v0_30", {MODEL["architecture"]: "seen"})
+    assert lines(mode="adapters") == [("none", "none")]
 
 
 @pytest.mark.trees

@@ -329,7 +329,7 @@ class EncoderCudaGraphManager:
         if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same tuned modules, so a replay and an eager call differ by rounding only.
             choice = read_choice(self.settings.tuning)
-            self.tuned = tune(self.model, choice, self._proof(), with_sound=self.is_of_sound)
+            self.tuned = tune(self.model, choice, self._proof(), sound=self.is_of_sound)
         if self.refused is not None:
             items = "sound" if self.is_of_sound else "image"
             logger.warning("there are no encoder graphs, and every %s runs eager: %s", items, self.refused.why)

@@ -110,7 +110,7 @@ def _config_among(given: Sequence[Any]) -> Any:
 def engine_config(configuration: Configuration, host: type, modalities: Sequence[str]) -> Any:
     """A `VllmConfig` of the release around a small configuration. `recipes.base.configure` sets the limits.
 
-    `modalities` are those that are asked for.
+    `modalities` are those that the lab wants.
     """
     from vllm.config import get_current_vllm_config
 
@@ -219,7 +219,7 @@ def has_sound_alone(host: type) -> bool:
 
 
 def towers_of(host: type, modalities: Sequence[str]) -> tuple[str, ...]:
-    """The modalities whose towers a host is built with, of a model that is asked for these."""
+    """The modalities whose towers a host is built with, where the lab wants these."""
     if SOUND in modalities:
         return tuple(modalities)
     return (SOUND,) if has_sound_alone(host) else ("image", "video", "vision_chunk")
