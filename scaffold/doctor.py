@@ -32,6 +32,7 @@ from scaffold.plugin import (
     V2_CAPTURES_SINCE,
     V2_SWITCH,
     Controls,
+    adapters_of,
     generation_of,
     minor_of,
     misspelt_variables,
@@ -361,10 +362,11 @@ _LONG = "graphs gain little in long calls"
 def _models(tree: SourceTree, generation: str, controls: Controls, active: bool) -> Iterator[ServedModel]:
     from scaffold.protocol.registry import read_registry
 
-    adapters = vitcg_adapters.ADAPTERS[generation]
+    adapters = adapters_of(generation)
     ported = _ported(tree.root)
     without = _without_adapters(adapters.values())
-    for architecture, entry in sorted(read_registry(tree).items()):
+    registry, seen = read_registry(tree), set[str]()
+    for architecture, entry in sorted(registry.items()):
         module = entry.module
         own = entry.class_name in ported.get(module, ())
         # MiniCPM-V's methods are those of a base: the registered class makes objects of others.
@@ -377,7 +379,15 @@ def _models(tree: SourceTree, generation: str, controls: Controls, active: bool)
         why = _why_no_adapter(architecture in adapters, controls, active, wanted)
         implementation = "adapter" if not why else ("vllm" if own or of_descriptor else "none")
         manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
+        seen.add(architecture)
         yield ServedModel(architecture, name, implementation, manager, why)
+    for architecture, name in sorted(adapters_of(generation, sound=True).items()):
+        wanted = active and controls.wants(name, architecture)
+        why = _why_no_adapter(architecture in registry, controls, active, wanted)
+        if not why and architecture in seen and not controls.manager:
+            why = f"{MODE} is {controls.mode}"  # vLLM's manager serves one encoder of a model
+        manager = "none" if why else "ours" if controls.manager else "vllm"
+        yield ServedModel(architecture, name, "none" if why else "adapter", manager, why)
 
 
 def _without_adapters(adapted: Iterable[str]) -> dict[tuple[str, str], str]:

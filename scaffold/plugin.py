@@ -18,7 +18,8 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -98,8 +99,8 @@ def misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 def without_adapter(controls: Controls, generation: str) -> dict[str, str | None]:
     """Names in `VITCG_MODELS` without an adapter of this generation, each with the nearest name that has one."""
-    architectures = vitcg_adapters.ADAPTERS[generation]
-    known = {*architectures, *architectures.values()}
+    tables = adapters_of(generation), adapters_of(generation, sound=True)
+    known = {name for table in tables for name in (*table, *table.values())}
     unknown = sorted(controls.models - known)
     return {name: next(iter(difflib.get_close_matches(name, known, 1)), None) for name in unknown}
 
@@ -228,40 +229,70 @@ def _is_first_stage() -> bool:
 # -- adapters
 
 
+#: The same model for its encoder of sound, where its class has graphs for images. It shares the modules.
+_heard: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def adapters_of(generation: str, *, sound: bool = False) -> Mapping[str, str]:
+    """Architecture -> module of the adapters for images and videos, or for sound."""
+    # A package that an earlier release of ours wrote knows no sound.
+    tables = getattr(vitcg_adapters, "SOUND", {}) if sound else vitcg_adapters.ADAPTERS
+    found: Mapping[str, str] = tables.get(generation, {})
+    return found
+
+
 def adapt_model(model: Any, generation: str, controls: Controls) -> None:
     """Let a model of vLLM's own class be of its adapter. If anything is in the way, the model stays as it is, with a
-    warning."""
+    warning.
+
+    An adapter of sound takes the class where no other one speaks the protocol. Beside one, only our manager serves it.
+    """
     own: Any = type(model)
-    if own.__module__.startswith(f"{vitcg_adapters.__name__}."):
+    if own.__module__.startswith(f"{vitcg_adapters.__name__}.") or model in _heard:
         return
-    architecture = architecture_of(own, generation)
-    if architecture is None or not controls.wants(vitcg_adapters.ADAPTERS[generation][architecture], architecture):
-        return
+    before = dict(vars(model))
+    _adapt(model, own, generation, controls, sound=False)
+    if not getattr(model, "supports_encoder_cudagraph", False):
+        _adapt(model, own, generation, controls, sound=True)
+    elif controls.manager and adapters_of(generation, sound=True):
+        heard = object.__new__(own)
+        vars(heard).update(before)
+        if _adapt(heard, own, generation, controls, sound=True):
+            _heard[model] = heard
+
+
+def _adapt(model: Any, own: Any, generation: str, controls: Controls, *, sound: bool) -> bool:
+    """Let a model be of its adapter of one kind. Whether it now is."""
+    adapters = adapters_of(generation, sound=sound)
+    architecture = architecture_of(own, adapters) if adapters else None
+    if architecture is None or not controls.wants(adapters[architecture], architecture):
+        return False
     try:
-        adapter: Any = vitcg_adapters.adapter_for(generation, architecture)
+        named = {"sound": True} if sound else {}
+        adapter: Any = vitcg_adapters.adapter_for(generation, architecture, **named)
         if not issubclass(adapter, own):
             logger.info("%s is not vLLM's own class here: it has no adapter", architecture)
-            return
+            return False
         check_adapter(adapter, own, generation)
-        check_model(model)
+        check_model(model, sound=sound)
         from scaffold.tower import adapt
 
         adapt(model, adapter)
     except Exception as error:
+        what = "its sound runs eagerly" if sound else "vLLM's own class serves"
         _warn(
-            f"the adapter for {architecture} cannot be used, so vLLM's own class serves: "
-            f"{type(error).__name__}: {error}",
+            f"the adapter for {architecture} cannot be used, so {what}: {type(error).__name__}: {error}",
             error,
             here=True,
         )
-        return
+        return False
     served = f"{architecture} is served by {adapter.__module__}, for vLLM's encoder CUDA graphs"
-    _tell(logging.INFO, served, here=True)
+    _tell(logging.INFO, f"{served} of its sound" if sound else served, here=True)
+    return True
 
 
-def architecture_of(own: Any, generation: str) -> str | None:
+def architecture_of(own: Any, architectures: Collection[str]) -> str | None:
     """The architecture of the adapter for a class: its name, or the one under which vLLM's registry knows it."""
-    architectures = vitcg_adapters.ADAPTERS[generation]
     if own.__name__ in architectures:
         return str(own.__name__)
     from vllm.model_executor.models.registry import ModelRegistry
@@ -326,12 +357,12 @@ def _check_calls(part: type[Any], own: type[Any]) -> None:
             raise ValueError(f"it calls self.{'.'.join(path)}, which belongs to a configuration")
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Any, *, sound: bool = False) -> None:
     """Raise ValueError for a model whose tower vLLM left out, or whose way to it somebody changed: a replay would not
     run that change."""
     from scaffold.runtime.vllm.refusal import left_out
 
-    missing = left_out(model)
+    missing = left_out(model, sound=sound)
     if missing is not None:
         raise ValueError(f"vLLM left {missing} out of this model")
     for name in methods_on_the_way(type(model)):
@@ -396,15 +427,23 @@ def make_manager(controls: Controls, vllm_config: Any, device: Any, dtype: Any, 
     """Our manager; None where vLLM's own serves: by the controls, or for a model that is not chosen."""
     if getattr(model, "model_config", model) is None:
         model.model_config = vllm_config.model_config
-    names = (type(model).__name__, type(model).__module__.rpartition(".")[2])
-    if not controls.manager or not controls.wants(*names):
+    heard = _heard.get(model)
+    sees = controls.wants(type(model).__name__, type(model).__module__.rpartition(".")[2])
+    if not controls.manager or not (sees or heard is not None):
         return None
     try:
         from scaffold.runtime.vllm.served import ServedManager
     except Exception as error:
         _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
         return None
-    return ServedManager(vllm_config, device, dtype, model)
+    if heard is None:
+        return ServedManager(vllm_config, device, dtype, model)
+    from scaffold.runtime.vllm.encoders import BothManagers
+    from scaffold.runtime.vllm.settings import for_sound
+
+    seen = ServedManager(vllm_config, device, dtype, model) if sees else None
+    sound = ServedManager(for_sound(vllm_config), device, dtype, heard)
+    return sound if seen is None else BothManagers(seen, sound)
 
 
 # -- what switches graphs off in silence

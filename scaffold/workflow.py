@@ -481,8 +481,12 @@ def recording_request(
     config: str | None = None,
     values: Mapping[str, Any] = NOTHING,
     trust_remote_code: bool = False,
+    modalities: Sequence[str] = (),
 ) -> NumericRequest:
-    """The request to the lab for a recording of `model`, an architecture, FILE or FILE:CLASS of the tree."""
+    """The request to the lab for a recording of `model`, an architecture, FILE or FILE:CLASS of the tree.
+
+    Without `modalities`, it is one of images and videos, and of sound where the model has neither.
+    """
     from scaffold.draft import file_name, locate
     from scaffold.tower.source import Program
     from scaffold.verify.numeric import Automatic, NumericOptions, NumericRequest
@@ -490,7 +494,7 @@ def recording_request(
 
     found = locate(tree, Program(tree), model)
     name = file_name(found.file)
-    chosen = recipe or (None if config or values else recipe_of(name, found.module, found.class_name))
+    chosen = recipe or (None if config or values or modalities else recipe_of(name, found.module, found.class_name))
     automatic = None
     if chosen in (None, AUTOMATIC):
         automatic = Automatic(
@@ -499,6 +503,7 @@ def recording_request(
             config=config or known_configuration(found.architectures),
             trust_remote_code=trust_remote_code,
             set=dict(values),
+            modalities=tuple(modalities) or ("image", "video"),
         )
     return NumericRequest(
         tree=tree.root,

@@ -49,6 +49,11 @@ class Source:
         return "/" not in self.reference and not self.reference.endswith((".yaml", ".yml"))
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it is of sound alone: a model may have such an adapter beside that of its images and videos."""
+        return set(self.port.modalities) == {"audio"}
+
+    @property
     def command(self) -> str:
         return f"vitcg-scaffold new {self.reference if self.is_shipped else '--all'}"
 
@@ -185,13 +190,19 @@ def _companions(
 
 
 def _package(spoken: Mapping[Source, Sequence[Generation]], releases: Mapping[str, tuple[str, str]]) -> str:
-    table = {
-        name: {
-            source.port.architecture: source.name for source, known in spoken.items() if name in {g.name for g in known}
+    def table(*, sound: bool) -> dict[str, dict[str, str]]:
+        return {
+            name: {
+                source.port.architecture: source.name
+                for source, known in spoken.items()
+                if source.is_sound is sound and name in {g.name for g in known}
+            }
+            for name in releases
         }
-        for name in releases
-    }
-    return render_template("adapter/package.py.jinja", adapters=table, releases=releases)
+
+    return render_template(
+        "adapter/package.py.jinja", adapters=table(sound=False), sound=table(sound=True), releases=releases
+    )
 
 
 def _docs(
@@ -280,12 +291,15 @@ def _check_names(sources: Sequence[Source]) -> None:
 
 
 def _check_architectures(spoken: Mapping[Source, Sequence[Generation]]) -> None:
-    """Raise VCG540 where a generation has two adapters of one architecture: vLLM has one class for it."""
-    seen: dict[tuple[str, str], Source] = {}
+    """Raise VCG540 where a generation has two adapters of one architecture: vLLM has one class for it.
+
+    A manager of ours serves an adapter of its sound beside the other one.
+    """
+    seen: dict[tuple[str, str, bool], Source] = {}
     found: dict[str, Diagnostic] = {}
     for source, generations in spoken.items():
         for generation in generations:
-            other = seen.setdefault((generation.name, source.port.architecture), source)
+            other = seen.setdefault((generation.name, source.port.architecture, source.is_sound), source)
             if other is not source:
                 found[source.name] = Diagnostic(
                     "VCG540",

@@ -67,6 +67,7 @@ _STDOUT = "<draft>"
     type=click.Choice(["packed", "tiles", "cut", "crops", "rows"]),
     help="Draft this layout [the one that fits the model best].",
 )
+@click.option("--audio", is_flag=True, help="Draft the encoder of sound of a model that has images or videos, too.")
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
 @click.option("--force", is_flag=True, help="Replace an existing output file. Draft where a base's port serves, too.")
@@ -95,6 +96,7 @@ def command(
     output: Path | None,
     given: tuple[str, ...],
     layout: str | None,
+    audio: bool,
     no_input: bool,
     yes: bool,
     force: bool,
@@ -133,9 +135,17 @@ def command(
 
     if yes and no_input:
         raise click.UsageError("--yes and --no-input exclude each other: the one answers, the other leaves TODO.")
-    building = {"recipe": recipe, "config": config, "values": values, "trust_remote_code": trust_remote_code}
+    building: dict[str, Any] = {
+        "recipe": recipe,
+        "config": config,
+        "values": values,
+        "trust_remote_code": trust_remote_code,
+    }
     if as_json and not show_recording:
         raise click.UsageError("--json goes with --show-recording.")
+    if audio and recipe:
+        raise click.UsageError("--audio goes without --recipe: a recipe says itself which inputs it makes.")
+    building["modalities"] = ("audio",) if audio else ()
     if no_run and (run or show_recording or any(building.values())):
         raise click.UsageError("--no-run runs nothing: leave out what builds, runs or shows a model.")
     answers = dict(_pair(text) for text in given)
@@ -148,10 +158,10 @@ def command(
     if show_recording:
         _show_recording(console, _record(console, tree, model, building), as_json)
         return
-    if not force and (served := inherited_port(tree, model)) is not None:
+    if not (force or audio) and (served := inherited_port(tree, model)) is not None:
         console.report([served])
         return
-    shipped = find_shipped(tree, model, vllm) if package is None else None
+    shipped = find_shipped(tree, model, vllm) if package is None and not audio else None
     header = _editor_line(output)
     try:
         try:

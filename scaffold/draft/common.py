@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scaffold.descriptor.port import MODALITIES
+from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
 from scaffold.draft.refusals import beyond
@@ -72,22 +72,31 @@ def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Dia
     """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
     seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
     left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
-    if SOUND not in {*found.pixels, *left} and _hears(subject):
-        left[SOUND] = "a descriptor captures one encoder, here that of images and videos"
-    place = subject.tree.span(subject.model.file, subject.model.place.line)
     help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
+    helps = dict.fromkeys(left, help_text)
+    other = f"draft it {'without' if SOUND in found.pixels else 'with'} --audio: the plugin serves an adapter of each"
+    encoder = "sound" if SOUND in found.pixels else "images and videos"
+    for name in sorted(other_encoder(subject, found.pixels) - {*left}):
+        left[name], helps[name] = f"a descriptor captures one encoder, here that of {encoder}", other
+    place = subject.tree.span(subject.model.file, subject.model.place.line)
     return tuple(
-        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, help_text, Severity.WARNING)
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, helps[name], Severity.WARNING)
         for name, why in left.items()
     )
 
 
-def _hears(subject: Subject) -> bool:
-    """Whether requests may have sound, too."""
+def other_encoder(subject: Subject, drafted: Collection[str]) -> frozenset[str]:
+    """The modalities of requests that another encoder serves than the drafted one: sound beside images, or these."""
+    offered = frozenset(_offered(subject))
+    return offered & VISUAL.keys() if SOUND in drafted else offered & {SOUND}
+
+
+def _offered(subject: Subject) -> Iterator[str]:
+    """The modalities that requests may have."""
     info = subject.model.info
     limits = subject.program.method(info, "get_supported_mm_limits") if info else None
     made = [node for node in ast.walk(limits[2]) if isinstance(node, ast.Dict)] if limits else []
-    return any(isinstance(key, ast.Constant) and key.value == SOUND for node in made for key in node.keys)
+    yield from (str(key.value) for node in made for key in node.keys if isinstance(key, ast.Constant))
 
 
 def line_of(frame: Frame) -> SourceLine:

@@ -9,7 +9,7 @@ from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.bases import beside, unfollowed_bases
-from scaffold.draft.common import Drafted, omitted, pixel_keys, put_fields, put_width, seen
+from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, put_width, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
@@ -169,7 +169,9 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
     tree, model = subject.tree, subject.model
     # A chunk is an image where a test of the port brings one.
     draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording)
-    port, mixin = has_port(subject), hosted_mixin(subject)
+    of_two = SOUND in found.pixels and bool(other_encoder(subject, found.pixels))
+    # Those are of images: a port of sound is beside them.
+    port, mixin = (None, None) if of_two else (has_port(subject), hosted_mixin(subject))
     fits = port is None and mixin is None and sheet.value("layout") == "packed"
     if fits and (proposed := fitting_mixin(subject, found.pixels.values())) is not None:
         name, place, why = proposed
@@ -181,10 +183,9 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
     unused = tuple(key for key in sheet.answers if key not in sheet.used)
-    name, text = file_name(model.file), sheet.text(title)
     return Draft(
-        name,
-        text,
+        file_name(model.file) + f"_{SOUND}" * of_two,
+        sheet.text(title),
         tuple(sheet.questions),
         sheet.open,
         unused,

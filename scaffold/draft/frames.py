@@ -39,7 +39,7 @@ class _Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The spectrum `key`, `counts` with the frames of each item, and `zeros`, integers for each frame.
+    """The spectrum `key`, `counts` with the frames of each item, and `zeros`, numbers for each frame.
 
     The frames are on its `axis`, beside `bins`.
     """
@@ -63,7 +63,7 @@ class Frames:
         sheet.put("item.shape", shape, place, why=f"{stride} frames become a row")
         sheet.put(f"item.values.{self.counts}", [frames], why="the frames of each item")
         for name in self.zeros:
-            sheet.put(f"item.zeros.{name}", [frames], why="an integer for each frame")
+            sheet.put(f"item.zeros.{name}", [frames], why="a number for each frame")
         whole = f"((chunk + {more}) // {stride})"
         rows = f"h // chunk * {whole} + (h % chunk + {more}) // {stride}"
         sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
@@ -83,8 +83,10 @@ def find_frames(
     def refused(what: str) -> Exception:
         return beyond(subject.tree, place, what)
 
-    keys = sorted(pixel_keys(batches[0]))
     fields = {field.key: field for field in batches[0].fields}
+    # Qwen3-Omni's mask is of floating point, too, and beside it: an entry of its own for each item.
+    given = sorted(pixel_keys(batches[0]))
+    keys = [key for key in given if not _is_of_frames(batches[0], key)] or given
     counts = sizes_of_items(batches, fields[keys[0]]) if len(keys) == 1 and keys[0] in fields else None
     if counts is None:
         raise refused(f"no input says how many frames of `{'`, `'.join(keys)}` an item has")
@@ -154,8 +156,8 @@ def _windows(numbers: Sequence[tuple[str, int]], chunks: _Chunks, rows: int) -> 
 
 
 def _is_of_frames(batch: Batch, name: str) -> bool:
-    """Whether an input has integers for each item, perhaps padded, and nothing beside them."""
+    """Whether an input has numbers for each item, perhaps padded, and nothing beside them."""
     leaves = batch.given(name)
     apart = len(leaves) == len(batch.items) and all(len(leaf.shape) == 1 for leaf in leaves)
     whole = len(leaves) == 1 and len(leaves[0].shape) == 2 and leaves[0].shape[0] == len(batch.items)
-    return (apart or whole) and all(leaf.dtype.startswith(("int", "bool")) for leaf in leaves)
+    return apart or whole

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
-from init_draft import nothing_fits, tiles_fit
+from init_draft import RUN, nothing_fits, tiles_fit
 
 from scaffold.cli.app import main
 from scaffold.cli.console import Console
@@ -148,6 +148,7 @@ WRONG = {
     "a module that is missing": (["Qwen2_5_VLForConditionalGeneration"], 4, "which is not in the tree"),
     "an answer without value": ([ARCH, "--answer", "let.k"], 2, "is not KEY=VALUE"),
     "an answer to nothing": ([ARCH, "--answer", "let.kk=1"], 2, "Did you mean `let.k`?"),
+    "sound by a recipe": ([ARCH, "--audio", "--recipe", __file__], 2, "--audio goes without --recipe"),
     "a wrong answer": ([ARCH, "--answer", "let.k=self.tokens("], 3, "`k: self.tokens(    # answered`"),
     "an unknown name": ([ARCH, "--answer", "let.k=zebra"], 3, "the name `zebra` is not defined"),
 }
@@ -160,6 +161,18 @@ def test_what_is_wrong_is_said(name, run, tree):
     assert (code, out) == (expected, ""), err
     assert words in err
     assert not Path("my.yaml").exists()
+
+
+def test_the_sound_of_a_model_is_recorded_on_request(run, tree, monkeypatch):
+    import scaffold.verify.numeric
+
+    asked = []
+    monkeypatch.setattr(scaffold.verify.numeric, "record_run", lambda request, **_: asked.append(request) or RUN)
+    for options in ([], ["--audio"]):
+        run("init", ARCH, "--vllm", tree, *options)
+    images, sound = asked
+    assert images.recipe == "internvl"  # that knows images and videos alone
+    assert sound.automatic.modalities == ("audio",)
 
 
 #: `--vllm` and further arguments -> code, the release to take instead

@@ -93,12 +93,14 @@ class SeenAndHeard:
 
 
 @pytest.mark.parametrize(("info", "alone"), [(Heard, True), (SeenAndHeard, False), (object, False), (None, False)])
-def test_only_a_model_of_sound_alone_gets_its_audio_tower(info: Any, alone: bool) -> None:
-    """That of a model with images, too, would be built for nothing."""
-    from scaffold.verify.numeric.automatic.host import has_sound_alone
+def test_only_a_model_that_is_to_hear_gets_its_audio_tower(info: Any, alone: bool) -> None:
+    """That of a model with images, too, would be built for nothing where nobody asks for sound."""
+    from scaffold.verify.numeric.automatic.host import towers_of
 
-    factory = type("Factory", (), {"info": info})
-    assert has_sound_alone(type("Host", (), {"_processor_factory": factory})) is alone
+    host = type("Host", (), {"_processor_factory": type("Factory", (), {"info": info})})
+    assert towers_of(host, ("image", "video")) == (("audio",) if alone else ("image", "video", "vision_chunk"))
+    assert towers_of(host, ("audio",)) == ("audio",)
+    assert towers_of(host, ("image", "audio")) == ("image", "audio")
 
 
 def test_bench_and_profile_refuse_sound() -> None:
@@ -117,10 +119,11 @@ def test_bench_and_profile_refuse_sound() -> None:
         ("NemotronH_Nano_VL_V2", "image", ["audio"]),
         ("qwen2_5_omni_thinker:Qwen2_5OmniThinkerForConditionalGeneration", "image", ["audio"]),
         ("Qwen2_5_VLForConditionalGeneration", "image", []),
+        ("Qwen3OmniMoeForConditionalGeneration", "audio", ["image", "video"]),
         (MODEL, "audio", []),
     ],
 )
-def test_the_sound_of_a_model_that_sees_is_left_out_with_a_note(
+def test_what_another_encoder_of_a_model_serves_is_left_out_with_a_note(
     reference: str, drafted: str, left: list[str], release_tree: Any
 ) -> None:
     recording = Recording("", "", {}, (), (), {}, {}, (), (), {})

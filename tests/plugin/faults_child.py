@@ -104,7 +104,7 @@ def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
     from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
     from scaffold.plugin import Controls, adapt_model
-    from scaffold.runtime.vllm.manager import largest_image
+    from scaffold.runtime.vllm.manager import largest_item
 
     model = "vitcg_adapters.v0_30.qwen2_5_vl"
     found: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def adapter_faults(folder: Path, warnings: Warnings) -> dict[str, Any]:
         "manager": type(manager).__module__,
         "same": engine.ask() == before,
         "captured": manager.get_cumulative_stats()["num_budgets"],
-        "largest": largest_image(manager.vllm_config),
+        "largest": largest_item(manager.vllm_config),
         "misses": manager.graph_misses,
         "warnings": warnings.take(),
     }

@@ -252,7 +252,7 @@ def test_a_smallest_budget_above_the_largest_is_refused_as_in_vllm(items):
 def test_the_largest_image_gets_a_graph_although_the_scheduler_batches_fewer_tokens(
     monkeypatch, largest, given, items, top
 ):
-    monkeypatch.setattr(manager_module, "largest_image", lambda config: largest)
+    monkeypatch.setattr(manager_module, "largest_item", lambda config, modality: largest)
     manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
     manager.model = SimpleNamespace(get_encoder_cudagraph_budget_range=lambda config: (64, 2048))
     manager.vllm_config = None

@@ -74,6 +74,15 @@ def test_the_tower_is_tuned_and_the_language_model_is_not(host, proof):
     assert applied(tune(host)) == applied(tuned)  # and again
 
 
+@pytest.mark.parametrize("sound", [False, True])
+def test_of_two_encoders_the_one_is_tuned_that_a_proof_runs(host, sound):
+    alone = tune(host, sound=sound)
+    assert applied(alone)["fused-norms"] == ["visual.norm"]
+    alone.undo()
+    host.audio_tower = Visual()
+    assert applied(tune(host, sound=sound))["fused-norms"] == ["audio_tower.norm" if sound else "visual.norm"]
+
+
 def test_a_host_without_a_language_model_is_left_alone(host):
     del host.language_model
     assert tune(host).outcomes == []

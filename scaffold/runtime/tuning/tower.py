@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,15 +91,26 @@ def tuning_of(host: Any) -> Tuned | None:
     return found
 
 
-def vision_modules(host: Any) -> dict[str, nn.Module]:
-    """The modules of a host outside its language model, by path. Empty if the language model cannot be found."""
+#: Paths of what encodes sound. A proof of images and videos runs none of these, and one of sound nothing else.
+_OF_SOUND = re.compile(r"audio|sound|speech|whisper")
+
+
+def tower_modules(host: Any, sound: bool | None = None) -> dict[str, nn.Module]:
+    """The modules of a host outside its language model, by path. Empty if the language model cannot be found.
+
+    With `sound` those that encode sound, where their paths tell, and without it the others. None: all.
+    """
     if not isinstance(host, nn.Module):
         return {}
     language = _language_model(host)
     if language is None:
         return {}
     theirs = set(map(id, language.modules()))
-    return {path: module for path, module in host.named_modules() if path and id(module) not in theirs}
+    found = {path: module for path, module in host.named_modules() if path and id(module) not in theirs}
+    heard = {path for path in found if _OF_SOUND.search(path)}
+    if sound is None or not heard:
+        return found
+    return {path: module for path, module in found.items() if (path in heard) is sound}
 
 
 def _language_model(host: nn.Module) -> nn.Module | None:
@@ -139,15 +151,18 @@ def general_refusal(device: torch.device, anywhere: bool) -> str | None:
 Proof = Callable[[float], "Sequence[torch.Tensor]"]
 
 
-def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = None) -> Tuned:
-    """Apply tunings to the vision tower of a host, each one whole or not at all. Never raises for a tuning.
+def tune(
+    host: Any, choice: TuningChoice | None = None, prove: Proof | None = None, *, sound: bool | None = None
+) -> Tuned:
+    """Apply tunings to the towers of a host, each one whole or not at all. Never raises for a tuning.
 
     With `prove`, it compares the output of the tuned tower with that of the untuned one. If the error exceeds the bound
     (`BOUNDS`, `OWN_ROUNDING`), or the tuned tower fails, it compares after each tuning, and takes back what is wrong.
+    `sound` is as in `tower_modules`.
     """
     choice = choice or TuningChoice()
     tuned = Tuned()
-    tower = vision_modules(host)
+    tower = tower_modules(host, sound)
     if not tower or not choice.names:
         return tuned
     if _MARK in vars(host) and not choice.dry:
@@ -158,7 +173,7 @@ def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = No
         logger.info("the tower is not tuned: %s", why)
         return tuned
     begin = time.perf_counter()
-    _Tuner(host, choice, prove, tuned).run()
+    _Tuner(host, choice, prove, tuned, sound).run()
     tuned.seconds = time.perf_counter() - begin
     if not choice.dry:
         checked = "" if prove is None else f", {tuned.check_seconds:.1f} s of them to run it and compare"
@@ -169,8 +184,8 @@ def tune(host: Any, choice: TuningChoice | None = None, prove: Proof | None = No
 class _Tuner:
     """Applies the chosen tunings to one host."""
 
-    def __init__(self, host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tuned) -> None:
-        self._host, self._choice, self._tuned = host, choice, tuned
+    def __init__(self, host: Any, choice: TuningChoice, prove: Proof | None, tuned: Tuned, sound: bool | None) -> None:
+        self._host, self._choice, self._tuned, self._sound = host, choice, tuned, sound
         self._prove = None if choice.dry else prove
         self._want: list[torch.Tensor] = []
         self._bound = float("inf")
@@ -191,7 +206,7 @@ class _Tuner:
 
     def _measure(self) -> bool:
         """Run the untuned tower. Whether its output tells right from wrong."""
-        tower, tuned = vision_modules(self._host), self._tuned
+        tower, tuned = tower_modules(self._host, self._sound), self._tuned
         dtype = _dtype(tower)
         try:
             self._want = self._outputs()
@@ -257,7 +272,7 @@ class _Tuner:
 
     def _apply_one(self, tuning: Tuning) -> tuple[Outcome, Undo]:
         undo = Undo()
-        tower = vision_modules(self._host)
+        tower = tower_modules(self._host, self._sound)
         if tuning.needs_triton and _device(tower).type == "cuda" and kernels.triton_kernels() is None:
             return Outcome(tuning.name, refused={"": "Triton is not installed"}), undo
         try:

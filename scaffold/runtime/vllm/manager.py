@@ -30,7 +30,7 @@ from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, inherits, own_axes, sync_allowed
 from scaffold.runtime.vllm.refusal import Refusal, refusal_of
-from scaffold.runtime.vllm.settings import Settings, read_settings
+from scaffold.runtime.vllm.settings import SOUND, Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
@@ -67,16 +67,16 @@ class VllmGroup:
         return tensor_model_parallel_all_gather(tensor, dim=0)
 
 
-def largest_image(vllm_config: Any) -> int:
-    """Tokens of the largest image that the processor makes and the context holds; 0 where vLLM cannot say."""
+def largest_item(vllm_config: Any, modality: str = "image") -> int:
+    """Tokens of the largest image or sound that the processor makes and the context holds; 0 where vLLM cannot say."""
     try:
         from vllm.multimodal import MULTIMODAL_REGISTRY
         from vllm.multimodal.encoder_budget import MultiModalBudget
 
-        most = MultiModalBudget(vllm_config, MULTIMODAL_REGISTRY).mm_max_toks_per_item["image"]
+        most = MultiModalBudget(vllm_config, MULTIMODAL_REGISTRY).mm_max_toks_per_item[modality]
         return min(int(most), int(vllm_config.model_config.max_model_len))
     except Exception as error:  # a processor's own code
-        logger.debug("the processor does not say how large an image gets", exc_info=error)
+        logger.debug("the processor does not say how large an item of %s gets", modality, exc_info=error)
         return 0
 
 
@@ -124,12 +124,19 @@ class EncoderCudaGraphManager:
         self._choose_paths(dialect)
         self.options = self._choose_options(vllm_config)
         logger.info(
-            "encoder graphs: budgets %s, at most %d items and %d frames a replay",
-            _in_words(self._ladders()), self.max_batch_size, self.max_frames_per_batch,
+            "encoder graphs%s: budgets %s, at most %d items and %d frames a replay",
+            " of sound" if self.is_of_sound else "", _in_words(self._ladders()), self.max_batch_size,
+            self.max_frames_per_batch,
         )  # fmt: skip
         logger.debug("encoder graphs: %s", self._ladders())
 
     # -- construction
+
+    @property
+    def is_of_sound(self) -> bool:
+        """Whether its items are sounds, and no images or videos."""
+        config = getattr(self, "config", None)  # vLLM's own unit tests make a manager with budgets alone
+        return config is not None and list(config.modalities) == [SOUND]
 
     @property
     def _dialect(self) -> ManagerDialect:
@@ -158,7 +165,8 @@ class EncoderCudaGraphManager:
         if low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
         most = min(int(high * MOST_ABOVE), LARGEST_TOKENS)
-        top = max(high, min(largest_image(self.vllm_config), most)) if most > high else high
+        top = max(high, min(largest_item(self.vllm_config, SOUND if self.is_of_sound else "image"), most))
+        top = top if most > high else high
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), top)
             self.max_batch_size = min(user_items, self.token_budgets[0])
@@ -320,9 +328,11 @@ class EncoderCudaGraphManager:
         self.refused = refusal_of(getattr(self, "vllm_config", None), self.model, self.config.modalities)
         if self.tuned is None and (self.refused is None or self.refused.tunable):
             # Eager calls run the same tuned modules, so a replay and an eager call differ by rounding only.
-            self.tuned = tune(self.model, read_choice(self.settings.tuning), self._proof())
+            choice = read_choice(self.settings.tuning)
+            self.tuned = tune(self.model, choice, self._proof(), sound=self.is_of_sound)
         if self.refused is not None:
-            logger.warning("there are no encoder graphs, and every image runs eager: %s", self.refused.why)
+            items = "sound" if self.is_of_sound else "image"
+            logger.warning("there are no encoder graphs, and every %s runs eager: %s", items, self.refused.why)
             core.pool = self.graph_pool = graph_pool if graph_pool is not None else core.backend.new_pool()
             return
         core.capture(graph_pool)

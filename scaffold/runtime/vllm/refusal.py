@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.runtime.vllm.model import attention_backend
+from scaffold.runtime.vllm.settings import SOUND
 
 #: Attention backends whose variable-length path reads lengths on the host in every call.
 UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
@@ -28,9 +29,11 @@ def refusal_of(vllm_config: Any, model: Any, modalities: Sequence[str]) -> Refus
 
     `modalities` are those that the model says have graphs.
     """
-    missing = left_out(model)
+    sound = list(modalities) == [SOUND]
+    missing = left_out(model, sound=sound)
     if missing is not None:
-        return Refusal("no-tower", f"vLLM left {missing} out of this model (a limit of 0 images)", tunable=False)
+        limit = "sounds" if sound else "images"
+        return Refusal("no-tower", f"vLLM left {missing} out of this model (a limit of 0 {limit})", tunable=False)
     if not modalities:
         return Refusal("no-modality", "with this configuration the model itself turns graphs off for every modality")
     lora = getattr(vllm_config, "lora_config", None)
@@ -58,12 +61,14 @@ def refusal_of(vllm_config: Any, model: Any, modalities: Sequence[str]) -> Refus
     return None
 
 
-def left_out(model: Any) -> str | None:
+def left_out(model: Any, *, sound: bool = False) -> str | None:
     """The name of a tower that vLLM left out: limits of 0, text only, or a later pipeline stage. None if all are there.
 
-    Without its language model (an instance that only encodes), or without ears, a model encodes images as ever.
+    Without its language model (an instance that only encodes), or without ears, a model encodes images as ever, and
+    `sound` without eyes.
     """
+    others = ("language_model", "vision_tower" if sound else "audio_tower")
     for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
-        if type(module).__name__ == "StageMissingLayer" and module.stage_name not in ("language_model", "audio_tower"):
+        if type(module).__name__ == "StageMissingLayer" and module.stage_name not in others:
             return str(name)
     return None

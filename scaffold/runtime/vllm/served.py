@@ -22,7 +22,7 @@ from scaffold.runtime.stats import Stats
 from scaffold.runtime.trace import write_whole
 from scaffold.runtime.vllm import idle, metrics
 from scaffold.runtime.vllm.manager import EncoderCudaGraphManager
-from scaffold.runtime.vllm.settings import read_settings
+from scaffold.runtime.vllm.settings import SOUND, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
 
@@ -194,6 +194,8 @@ class ServedManager(EncoderCudaGraphManager):
         try:
             model = self.vllm_config.model_config.served_model_name
             labels = {"model_name": str(model), "engine": str(self._engine), "rank": str(self._rank)}
+            if self.is_of_sound:
+                labels["encoder"] = SOUND
             metrics.write(self._core.stats if self._core else Stats(), self.fault is not None, labels)
         except Exception as error:
             self._exports = False
@@ -264,22 +266,23 @@ class ServedManager(EncoderCudaGraphManager):
     def _log_stats(self) -> None:
         said = words(self.stats)
         if said != self._said:
-            logger.info("encoder graphs: %s", said)
+            logger.info("encoder graphs%s: %s", " of sound" if self.is_of_sound else "", said)
             self._said = said
         if self.stats.reasons["over-budget"] and not self._told_of_large_images:
             self._told_of_large_images = True
             given = self.vllm_config.compilation_config.encoder_cudagraph_token_budgets
             limit = "encoder_cudagraph_token_budgets" if given else "--max-num-batched-tokens or --max-model-len"
             logger.warning(
-                "images of more than %d tokens have no graph and run eager: %s allows no larger ones",
-                max(self.token_budgets), limit,
+                "%s of more than %d tokens have no graph and run eager: %s allows no larger ones",
+                "sounds" if self.is_of_sound else "images", max(self.token_budgets), limit,
             )  # fmt: skip
 
     def _give_up(self, what: str, error: Exception, level: int = logging.WARNING) -> None:
         self.fault = f"{what}: {_words(error)}"
         self.untune("there are no encoder graphs")
         self._export()
-        logger.log(level, "there are no encoder graphs, and every image runs eager; %s", self.fault)
+        items = "sound" if self.is_of_sound else "image"
+        logger.log(level, "there are no encoder graphs, and every %s runs eager; %s", items, self.fault)
         logger.debug("where it happened", exc_info=error)
 
 

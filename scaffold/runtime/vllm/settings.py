@@ -5,12 +5,13 @@ vLLM's own options (`encoder_cudagraph_token_budgets` and so on) keep their mean
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning.choice import read_choice
 
 KEY = "encoder_graphs"
+#: The setting with those of sound, which differ from the others.
+SOUND = "audio"
 VARIABLE = "VITCG_ENCODER_GRAPHS"
 
 #: Settings of the core (`Options`).
@@ -58,6 +61,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stats": _FILE,
     "self_check": _FLAG,
     "prometheus": _FLAG,
+    SOUND: ("settings of sound, or null", lambda value: value is None or isinstance(value, Mapping)),
     "tuning_check": _FLAG,
     "reproducible": _FLAG,
     "packing": ('"planned" or "greedy"', lambda value: value in ("planned", "greedy")),
@@ -91,7 +95,8 @@ class Settings:
     `stats` one for the counters. `self_check` compares every graph with eager at start-up. With `prometheus` the
     counters are among vLLM's metrics. `tuning` chooses tower tunings (`docs/tuning.md`); `tuning_check` compares the
     tuned tower at start-up.
-    With `reproducible` the same batch gives the same bits in every process; `VLLM_BATCH_INVARIANT` implies it.
+    With `reproducible` the same batch gives the same bits in every process; `VLLM_BATCH_INVARIANT` implies it. `audio`
+    has other values for the encoder of sound beside one of images (`for_sound`).
     """
 
     steps: int = DEFAULT_STEPS
@@ -104,6 +109,7 @@ class Settings:
     tuning: Any = None
     tuning_check: bool = True
     reproducible: bool = False
+    audio: Mapping[str, Any] | None = None
     options: Options = dataclasses.field(default_factory=Options)
 
     def ladder(self, low: int, high: int, path: str = "default") -> list[int]:
@@ -125,21 +131,50 @@ class Settings:
 
 def read_settings(vllm_config: Any) -> Settings:
     """Settings of a vLLM configuration. Raises ValueError for a key or value that means nothing."""
+    given, where = _given(vllm_config)
+    if isinstance(given, Mapping) and isinstance(given.get(SOUND), Mapping):
+        _read(given[SOUND], f'{where}["{SOUND}"]', without=(SOUND, "tuning", "tuning_check"))
+    return _read({} if given is None else given, where)
+
+
+def for_sound(vllm_config: Any) -> Any:
+    """The configuration of the encoder of sound in a model whose images have one, too.
+
+    vLLM's budgets, items and frames are those of images. Files get names of their own. A trace of images says nothing
+    of sounds, and their tower is not tuned: the tunings were measured on those of images.
+    """
+    given, _ = _given(vllm_config)
+    shared = {name: value for name, value in (given or {}).items() if name not in (SOUND, "trace")}
+    for name in ("record", "stats"):
+        if shared.get(name):
+            shared[name] = str(Path(shared[name]).with_suffix(f".{SOUND}{Path(shared[name]).suffix}"))
+    own = {**shared, **((given or {}).get(SOUND) or {}), "tuning": "off"}
+    config = copy.copy(vllm_config)
+    config.additional_config = {**(getattr(vllm_config, "additional_config", None) or {}), KEY: own}
+    config.compilation_config = copy.copy(vllm_config.compilation_config)
+    config.compilation_config.encoder_cudagraph_token_budgets = []
+    config.compilation_config.encoder_cudagraph_max_vision_items_per_batch = 0
+    config.compilation_config.encoder_cudagraph_max_frames_per_batch = 0
+    return config
+
+
+def _given(vllm_config: Any) -> tuple[Any, str]:
+    """The settings as they are written, and where."""
     additional = getattr(vllm_config, "additional_config", None)
     given = additional.get(KEY) if isinstance(additional, Mapping) else None
-    where = f'additional_config["{KEY}"]'
-    if given is None and os.environ.get(VARIABLE):
-        where = VARIABLE
-        try:
-            given = json.loads(os.environ[VARIABLE])
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{VARIABLE} is not JSON: {error}") from error
+    if given is not None or not os.environ.get(VARIABLE):
+        return given, f'additional_config["{KEY}"]'
+    try:
+        return json.loads(os.environ[VARIABLE]), VARIABLE
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{VARIABLE} is not JSON: {error}") from error
+
+
+def _read(given: Any, where: str, without: Collection[str] = ()) -> Settings:
     invariant = os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
-    if given is None:
-        return Settings(reproducible=invariant)
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} must be a dictionary, not {type(given).__name__}")
-    own = [f.name for f in dataclasses.fields(Settings) if f.name != "options"]
+    own = [f.name for f in dataclasses.fields(Settings) if f.name not in ("options", *without)]
     for name in given:
         if name not in own and name not in _FROM_OPTIONS:
             close = difflib.get_close_matches(name, [*own, *_FROM_OPTIONS], 1)

@@ -30,6 +30,7 @@ from scaffold.verify.numeric.cpu_imports import of_tree
 
 #: Larger hosts take minutes, or more memory than a test machine has.
 MOST_PARAMETERS = 400_000_000
+SOUND = "audio"
 
 
 class LanguageModel(nn.Module):  # type: ignore[misc]
@@ -106,12 +107,15 @@ def _config_among(given: Sequence[Any]) -> Any:
     return None
 
 
-def engine_config(configuration: Configuration, host: type) -> Any:
-    """A `VllmConfig` of the release around a small configuration. `recipes.base.configure` sets the limits."""
+def engine_config(configuration: Configuration, host: type, modalities: Sequence[str]) -> Any:
+    """A `VllmConfig` of the release around a small configuration. `recipes.base.configure` sets the limits.
+
+    `modalities` are those that the lab wants.
+    """
     from vllm.config import get_current_vllm_config
 
     config = copy.copy(get_current_vllm_config())
-    config.model_config = _model_config(configuration.hf_config, host)
+    config.model_config = _model_config(configuration.hf_config, host, modalities)
     config.quant_config = None
     config.compilation_config = copy.copy(config.compilation_config)
     config.compilation_config.static_forward_context = {}  # layers enter their names, once each
@@ -128,7 +132,7 @@ def engine_config(configuration: Configuration, host: type) -> Any:
     return config
 
 
-def _model_config(hf_config: Any, host: type) -> Any:
+def _model_config(hf_config: Any, host: type, modalities: Sequence[str]) -> Any:
     """A `ModelConfig` without its `__init__`, which looks for a checkpoint: every field at its default."""
     from pydantic.fields import FieldInfo
     from vllm.config import ModelConfig
@@ -168,7 +172,7 @@ def _model_config(hf_config: Any, host: type) -> Any:
         "try_get_generation_config": dict,  # the method: it looks for a checkpoint
         "runner_type": "generate", "convert_type": "none",
         "skip_tokenizer_init": False, "generation_config": "vllm", "model_arch_config": facts,
-        "multimodal_config": _multimodal_config(host), "_architecture": architecture,
+        "multimodal_config": _multimodal_config(host, modalities), "_architecture": architecture,
         "pooler_config": _pooler_config(host),
     }  # fmt: skip
     for name, value in values.items():
@@ -210,16 +214,23 @@ def has_sound_alone(host: type) -> bool:
     info = getattr(getattr(host, "_processor_factory", None), "info", None)
     with suppress(OSError, TypeError):
         source = inspect.getsource(getattr(info, "get_supported_mm_limits", None))  # type: ignore[arg-type]
-        return set(re.findall(r'"(\w+)":', source)) == {"audio"}
+        return set(re.findall(r'"(\w+)":', source)) == {SOUND}
     return False
 
 
-def _multimodal_config(host: type) -> Any:
+def towers_of(host: type, modalities: Sequence[str]) -> tuple[str, ...]:
+    """The modalities whose towers a host is built with, where the lab wants these."""
+    if SOUND in modalities:
+        return tuple(modalities)
+    return (SOUND,) if has_sound_alone(host) else ("image", "video", "vision_chunk")
+
+
+def _multimodal_config(host: type, modalities: Sequence[str]) -> Any:
     from vllm.config.multimodal import MultiModalConfig
 
     made = MultiModalConfig()
     # A host leaves out the towers of others.
-    limits = dict.fromkeys(("audio",) if has_sound_alone(host) else ("image", "video", "vision_chunk"), 8)
+    limits = dict.fromkeys(towers_of(host, modalities), 8)
     for name, value in {
         "mm_encoder_only": True,  # what belongs to the language model is built on the meta device and replaced
         "mm_device_do_normalize": False,  # an engine switches it off for classes that do not support it

@@ -249,7 +249,7 @@ def make_model(
             names, menders = maker.names, (configuration, tokenizer, maker)
 
         def build() -> tuple[Any, Any]:
-            config = engine_config(configuration, host)
+            config = engine_config(configuration, host, source.settings.modalities)
             if checkpoint is not None:
                 checkpoint.name_in(config.model_config)
             with set_current_vllm_config(config):

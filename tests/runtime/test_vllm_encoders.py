@@ -1,0 +1,200 @@
+"""Two encoders of one model in one engine, each with a manager of its own: images and videos, and sound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from changed_ports import document_of, text_of
+from release_process import last_line, run_script
+
+from scaffold.adapters.outputs import Source, render_outputs
+from scaffold.descriptor import load_descriptor, load_descriptor_text
+from scaffold.diagnostics import DiagnosticError
+from scaffold.runtime.vllm.settings import VARIABLE, for_sound, read_settings
+from scaffold.workflow import load_port, prepare_port
+
+GIVEN = {
+    "steps": 4, "tuning": "on", "trace": "sizes.json", "record": "seen/sizes.json", "stats": "stats",
+    "max_graph_bytes": 10**9,
+}  # fmt: skip
+MODEL = {
+    "module": "qwen3_omni_moe_thinker",
+    "class": "Qwen3OmniMoeThinkerForConditionalGeneration",
+    "architecture": "Qwen3OmniMoeForConditionalGeneration",
+}
+
+
+def configured(given: Any) -> SimpleNamespace:
+    compilation = SimpleNamespace(
+        encoder_cudagraph_token_budgets=[1024],
+        encoder_cudagraph_max_vision_items_per_batch=2,
+        encoder_cudagraph_max_frames_per_batch=16,
+    )
+    return SimpleNamespace(additional_config={"encoder_graphs": given, "other": 1}, compilation_config=compilation)
+
+
+def test_the_settings_of_sound_are_those_of_images_but_for_what_is_of_images_alone() -> None:
+    config = configured(GIVEN)
+    sound = for_sound(config)
+    settings = read_settings(sound)
+    assert (settings.steps, settings.tuning, settings.trace) == (4, "off", None)
+    assert (settings.record, settings.stats) == ("seen/sizes.audio.json", "stats.audio")
+    assert settings.options.max_graph_bytes == 10**9
+    assert not any(vars(sound.compilation_config).values())
+    assert config.compilation_config.encoder_cudagraph_token_budgets == [1024]
+    assert config.additional_config["encoder_graphs"] is GIVEN
+    own = read_settings(for_sound(configured({**GIVEN, "audio": {"steps": 2, "trace": "heard.json", "stats": "own"}})))
+    assert (own.steps, own.trace, own.stats, own.audio) == (2, "heard.json", "own", None)
+
+
+def test_a_wrong_setting_of_sound_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r'\["audio"\] has no setting \'stepz\'; did you mean \'steps\'?'):
+        read_settings(configured({"audio": {"stepz": 1}}))
+    with pytest.raises(ValueError, match="'audio' is settings of sound, or null, not 5"):
+        read_settings(configured({"audio": 5}))
+    with pytest.raises(ValueError, match=r'\["audio"\] has no setting \'tuning\''):
+        read_settings(configured({"audio": {"tuning": "on"}}))
+    monkeypatch.setenv(VARIABLE, '{"steps": 1, "audio": {"steps": 3}}')
+    assert read_settings(for_sound(configured(None))).steps == 3
+
+
+def test_a_tower_that_vllm_left_out_is_one_of_sound_or_of_images() -> None:
+    torch = pytest.importorskip("torch")
+    from scaffold.runtime.vllm.refusal import refusal_of
+
+    class StageMissingLayer(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, stage: str) -> None:
+            super().__init__()
+            self.stage_name = stage
+
+    def refused(stage: str, modality: str) -> bool:
+        found = refusal_of(None, torch.nn.Sequential(StageMissingLayer(stage)), [modality])
+        return found is not None and found.reason == "no-tower"
+
+    assert [refused("audio_tower", one) for one in ("image", "audio")] == [False, True]
+    assert [refused("vision_tower", one) for one in ("image", "audio")] == [True, False]
+    assert [refused("language_model", one) for one in ("image", "audio")] == [False, False]
+
+
+def descriptors() -> dict[str, dict[str, Any]]:
+    """Those of Qwen3-Omni's images and sound: as Qwen3-VL's and Qwen3-ASR's, which have its towers."""
+    seen, heard = document_of("qwen3_vl"), document_of("qwen3_asr")
+    del seen["integration"], seen["gates"], seen["attention"]["full"]["lengths"], heard["verify"]
+    seen["pixels"] = {"shape": ["self.visual.patch_embed.proj.input_size"]}
+    seen["buffers"].append("sequence_lengths")
+    seen["output"] = {"hidden_size": "self.visual_dim + self.multiscale_dim"}
+    seen["tower"] |= {"class": "Qwen3Omni_VisionTransformer", "grid": "tensor"}
+    return {"seen": seen | {"model": MODEL | {"tower": "visual"}}, "sound": heard | {"model": MODEL}}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "managers"),
+    [((), "both"), (("heard",), "sound"), (("seen", "heard"), "both")],
+)
+def test_a_choice_of_models_means_one_encoder(
+    chosen: tuple[str, ...], managers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`adapt_model` has made the sound beside the images where it is chosen."""
+    from scaffold import plugin
+    from scaffold.runtime.vllm import served
+    from scaffold.runtime.vllm.encoders import BothManagers
+
+    class Model:
+        model_config = 0
+
+    Model.__module__ = "somewhere.seen"
+    model, heard = Model(), object()
+    plugin._heard[model] = heard
+    monkeypatch.setattr(served, "ServedManager", lambda config, device, dtype, model: model)
+    controls = plugin.Controls(models=frozenset(chosen))
+    made = plugin.make_manager(controls, configured({}), None, None, model)
+    found = (made.seen, made.heard) if isinstance(made, BothManagers) else (made,)
+    assert found == ((model, heard) if managers == "both" else (heard,))
+    off = plugin.Controls(models=frozenset(chosen), mode="adapters")
+    assert plugin.make_manager(off, configured({}), None, None, model) is None
+
+
+def test_an_architecture_has_an_adapter_of_its_sound_beside_one_of_its_images() -> None:
+    llava = "LlavaForConditionalGeneration"
+    sound = text_of(descriptors()["sound"] | {"model": {"module": "llava", "class": llava}})
+    sources = [
+        Source("llava", load_port("llava")),
+        *(Source(f"../{name}", load_descriptor_text(sound, name)) for name in ("heard.yaml", "more.yaml")),
+    ]
+    package = {file.path: file.content.decode() for file in render_outputs(sources[:2]).files}
+    names: dict[str, Any] = {}
+    exec(package["vitcg_adapters/__init__.py"], names)
+    assert (names["ADAPTERS"]["v0_30"], names["SOUND"]["v0_30"]) == ({llava: "llava"}, {llava: "heard"})
+    with pytest.raises(DiagnosticError, match="both port") as error:
+        render_outputs(sources)
+    assert {one.code for one in error.value.diagnostics} == {"VCG540"}
+
+
+@pytest.mark.trees
+def test_doctor_has_a_line_for_an_adapter_of_sound(release_tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitcg_adapters
+
+    from scaffold.doctor import _models
+    from scaffold.plugin import Controls
+
+    monkeypatch.setitem(vitcg_adapters.SOUND, "v0_30", {MODEL["architecture"]: "heard"})
+
+    def lines(**controls: Any) -> list[tuple[str, str]]:
+        found = _models(release_tree("0.33.0"), "v0_30", Controls(**controls), active=True)
+        return [(one.implementation, one.manager) for one in found if one.name == "heard"]
+
+    assert lines() == lines(models=frozenset({"heard"})) == [("adapter", "ours")]
+    assert lines(models=frozenset({"llava"})) == [("none", "none")]
+    assert lines(mode="adapters") == [("adapter", "vllm")]
+    monkeypatch.setitem(vitcg_adapters.ADAPTERS, "v0_30", {MODEL["architecture"]: "seen"})
+    assert lines(mode="adapters") == [("none", "none")]
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_images_and_sound_of_one_model_are_replayed_in_one_engine(release_tree: Any, tmp_path: Path) -> None:
+    """The class has a port of its images in the tree, and an adapter of its sound beside it."""
+    files = {name: tmp_path / f"{name}.yaml" for name in ("seen", "sound")}
+    for name, document in descriptors().items():
+        files[name].write_text(text_of(document), "utf-8")
+    source, tree, folder = release_tree("0.33.0"), tmp_path / "tree", tmp_path / "generated"
+    for path in source.root.glob("vllm/**/*"):
+        if path.is_file():
+            link = tree / path.relative_to(source.root)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+    for change in prepare_port(load_descriptor(files["seen"]), source).package:
+        (tree / change.path).unlink(missing_ok=True)
+        (tree / change.path).write_bytes(change.after or b"")
+    for output in render_outputs([Source("../sound.yaml", load_descriptor(files["sound"]))]).files:
+        (folder / output.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / output.path).write_bytes(output.content)
+
+    done = run_script(Path(__file__).with_name("run_both.py"), tree, str(folder), str(files["seen"]))
+    report = last_line(done)
+    assert report["wrong"] == []
+    assert report["choices"] == {"qwen3_omni_moe_thinker": "ServedManager", "nothing": "NoneType"}
+    seen, heard = report["parts"]
+    assert (seen["modalities"], heard["modalities"]) == (["image", "video"], ["audio"])
+    assert (seen["budgets"], heard["budgets"]) == ([64, 128, 256, 512], [64, 96, 128, 192, 256, 384, 512])
+    assert report["announced"] == 8 + 7  # images have graphs of their own beside videos
+    asked = report["asked"]
+    assert seen["hits"] + seen["misses"] == asked["image"] + asked["video"] > 30
+    assert heard["hits"] + heard["misses"] == asked["audio"] > 10
+    for part in (seen, heard):
+        assert part["failed"] == 0
+        assert part["hits"] > 4 * part["misses"]
+        assert set(part["reasons"]) == {"over-budget"}
+        assert part["reused"] > 0
+    written = {file.name: json.loads(file.read_text("utf-8")) for file in folder.glob("stats*.json")}
+    assert {name: one["graph_hits"] for name, one in written.items()} == {
+        "stats.json": seen["hits"],
+        "stats.audio.json": heard["hits"],
+    }
+    detail = report["total"]["detail"]
+    assert report["total"]["graph_hits"] == seen["hits"] + heard["hits"]
+    assert [detail[name]["graph_misses"] for name in ("vision", "audio")] == [seen["misses"], heard["misses"]]
