@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
@@ -30,9 +30,10 @@ REPLAY = "prepare_encoder_cudagraph_replay_buffers"
 ITEM_SPECS = "get_encoder_cudagraph_item_specs"
 SELECT = "select_encoder_cudagraph_items"
 EAGER = "encoder_eager_forward"
+FORWARD = "encoder_cudagraph_forward"
 CONFIG = "get_encoder_cudagraph_config"
 POSTPROCESS = "postprocess_encoder_output"
-METHODS = (CONFIG, ITEM_SPECS, SELECT, CAPTURE, REPLAY, EAGER, POSTPROCESS)
+METHODS = (CONFIG, ITEM_SPECS, SELECT, CAPTURE, REPLAY, FORWARD, EAGER, POSTPROCESS)
 AXES = "ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG"
 BUDGET, ITEMS, FRAMES, CLONE = "token_budget", "max_batch_size", "max_frames_per_batch", "clone"
 
@@ -62,8 +63,8 @@ class TextEdit:
 class Repair:
     """A rule at the place where it applies: the edits of one file, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair, and
-    `wider` one that would mend the fault for all ports at once.
+    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
+    and `wider` one that would mend the fault for all ports at once.
     """
 
     name: str
@@ -201,6 +202,12 @@ class _Port:
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
         return self._lines(name, line, statement.col_offset, lines)
+
+    def comment(self, name: str, text: str) -> TextEdit:
+        """This comment in the place of the one above the first statement of a method, if there is one."""
+        first = next(node for node in self.function(name).body if not _stays_ahead(node))
+        edit = self.insert(name, first, [text])
+        return replace(edit, end=(first.lineno, 0))
 
     def append(self, name: str, lines: Sequence[str]) -> TextEdit:
         """A method behind this one."""
@@ -438,6 +445,36 @@ def _many_frames_run_eagerly(port: _Port) -> Repair | None:
     )
 
 
+def _finished_once(port: _Port) -> Repair | None:
+    """The manager finishes an eager result as it finishes a graph's, so an eager forward must end where a graph does.
+
+    The last call of the eager forward is the first of the post-processing, and none of the graph's forward.
+    """
+    eager = port.function(EAGER)
+    finished, captured = (
+        {ast.dump(call.func) for call in _calls(port.function(one))} for one in (POSTPROCESS, FORWARD)
+    )
+    last = eager.body[-1].value if eager.body and isinstance(eager.body[-1], ast.Return) else None
+    if not isinstance(last, ast.Call) or not last.args or ast.dump(last.func) not in finished - captured:
+        return None
+    edits = [_put(last, port.text(EAGER, last.args[0]))]
+    # Sizes were moved to the device for that call. The encoder gets them where the processor has put them.
+    moved = {argument.id for argument in last.args[1:] if isinstance(argument, ast.Name)}
+    for node in eager.body:
+        value = node.value if isinstance(node, ast.Assign) and {*map(ast.unparse, node.targets)} <= moved else None
+        if isinstance(value, ast.Call) and call_name(value) == "async_tensor_h2d":
+            edits.append(_put(value, port.text(EAGER, value.args[0])))
+    method = port.text(EAGER, last.func)
+    return port.repair(
+        "finished once",
+        (EAGER, POSTPROCESS),
+        [*edits, port.comment(EAGER, f"# As in a graph: `{POSTPROCESS}` runs the rest.")],
+        f"`{method}` runs twice on an eager result: in the eager forward and in `{POSTPROCESS}`",
+        "the eager forward ends where a graph does",
+        lambda check: check.code in ("VCG650", "VCG654"),
+    )
+
+
 def _embeds_fields(port: _Port) -> dict[str, str]:
     """The processor's fields of precomputed embeddings. Each has the name of the field with their sizes where all items
     are one tensor, without the modality if there are several, and an empty text where each item has its own.
@@ -494,6 +531,7 @@ _RULES = (
     _pad_as_captured,
     _bound_in_rows,
     _copy_on_clone,
+    _finished_once,
     _embeddings_run_eagerly,
     _many_frames_run_eagerly,
 )

@@ -20,6 +20,7 @@ QWEN = "vllm/model_executor/models/qwen2_vl.py"
 GEMMA = "vllm/model_executor/models/gemma3_mm.py"
 STEP3 = "vllm/model_executor/models/step3_vl.py"
 IDEFICS = "vllm/model_executor/models/idefics3.py"
+ERNIE = "vllm/model_executor/models/ernie45_vl.py"
 GLM = "vllm/model_executor/models/glm4_1v.py"
 
 
@@ -107,6 +108,23 @@ PLACES = [
     *((model, "embeddings run eagerly", [], EACH) for model in ("idefics3", "internvl")),
     *((model, "embeddings run eagerly", [], ALL) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     ("deepseek_vl2", "embeddings run eagerly", [], FINISHED),
+    (
+        "ernie45_vl",
+        "finished once",
+        [
+            "# Eager fallback: run the full pipeline (ViT + resampler). The result",
+            "# is scattered directly, so it must be the post-merge embeddings.",
+            "grid_thw = async_tensor_h2d(",
+            'mm_kwargs["image_grid_thw"], self.vision_model.device',
+            ")",
+            "return self.resampler_model(image_features, grid_thw)",
+        ],
+        [
+            "# As in a graph: `postprocess_encoder_output` runs the rest.",
+            'grid_thw = mm_kwargs["image_grid_thw"]',
+            "return image_features",
+        ],
+    ),
     ("minicpmv", "embeddings run eagerly", [], KINDS),
     *((model, "many frames run eagerly", [], MANY) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     (
@@ -129,7 +147,19 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
     assert (removed, added) == (gone, come)
     compile(change.after or b"", change.path, "exec")
     line = tree.read(change.path).splitlines()[repair.span.line - 1]
-    starts = ("token_budget", "min", "max_", "len", "return", "m = ", "h, w = ", "video = ", "if modality", "# Keep")
+    starts = (
+        "token_budget",
+        "min",
+        "max_",
+        "len",
+        "return",
+        "m = ",
+        "h, w = ",
+        "video = ",
+        "if modality",
+        "# Keep",
+        "self.res",
+    )
     assert line[repair.span.column - 1 :].strip().startswith(starts), "the place is exact"
 
 
@@ -144,7 +174,9 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
     embeds, frames = "embeddings run eagerly", "many frames run eagerly"
     assert {model: found for model in models if (found := [*repairs_of(tree, model)])} == {
         "cohere_compass": [embeds],
+        "deepseek_v41": ["finished once"],  # what it calls twice may be called twice: no check fails
         "deepseek_vl2": [embeds],
+        "ernie45_vl": ["finished once"],
         "gemma3_mm": ["rows by budget alone"],
         "glm4_1v": ["capture rounds up", "pad as captured", embeds, frames],
         "idefics3": [embeds],
@@ -189,6 +221,15 @@ UNSURE = {
         "the capture calls another method": (f"{CALL}grid_config", "other(\n            grid_config"),
         "the replay has one call for both": (ONE, f"{ONE} max_frames_per_batch=max_frames_per_batch,"),
         "only one of them is padded": (ONE, "grid_thw_list,"),
+    },
+    ("finished once", "ernie45_vl", ERNIE): {
+        "the graph runs it, too": ("return self.vision_model(p", "return self.resampler_model(p"),
+        "the eager forward ends otherwise": ("return self.resampler_model(", "yield self.resampler_model("),
+        "its last call gets nothing": (
+            "(image_features, grid_thw)\n\n    def postprocess",
+            "()\n\n    def postprocess",
+        ),
+        "nothing finishes": ("def postprocess_encoder_output(", "def other("),
     },
     ("embeddings run eagerly", "idefics3", IDEFICS): {
         "no field has them": (FIELD, FIELD.replace("image", "other")),
@@ -292,6 +333,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("kimi_vl", "bound in rows", failed("VCG650"), False),
     ("step3_vl", "copy on clone", failed("VCG658"), True),
     ("step3_vl", "copy on clone", failed("VCG650"), False),
+    ("ernie45_vl", "finished once", failed("VCG654"), True),
+    ("ernie45_vl", "finished once", failed("VCG658"), False),
     ("idefics3", "embeddings run eagerly", failed("VCG660"), True),
     ("idefics3", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),
