@@ -75,7 +75,7 @@ def command(
 
     Exits with 0 where no rule repairs what fails, and names it.
     """
-    from scaffold.fix import fix_port
+    from scaffold.fix import find_repairs, fix_port
     from scaffold.protocol import TargetKind, find_model
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, tails_of
@@ -91,7 +91,8 @@ def command(
     if tail != "all" and tail not in tails_of(port, tree):
         raise click.BadParameter(f"this release's tower, or its descriptor, is not for {tail}", param_hint="--tail")
     if not (diff or check or allow_dirty):
-        require_clean_place(console, place, [find_model(tree, port.module, port.class_name).path])
+        files = {path for repair in find_repairs(tree, port.module, port.class_name) for path in repair.paths}
+        require_clean_place(console, place, sorted({*files, find_model(tree, port.module, port.class_name).path}))
     with StatusLine(console) as status:
 
         def tell(line: str) -> None:

@@ -49,7 +49,7 @@ def _purpose(fix: Fix) -> Iterator[str]:
 def _notes(fix: Fix) -> Iterator[str]:
     for change in fix.changes:
         added, removed = changed_lines(change)
-        yield f"- Size: `{change.path}`, +{added} -{removed} lines. No signature is changed."
+        yield f"- Size: `{change.path}`, +{added} -{removed} lines."
     for repair in fix.proven.repairs:
         if repair.thread:
             yield f"- {repair.thread} is an open pull request with this repair ({repair.name}): comment there instead."

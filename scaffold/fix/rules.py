@@ -2,12 +2,14 @@
 
 A rule reads the syntax tree of a method. It gives exact places of the file, and the text to put there, in the names of
 the method. It judges nothing: `answers` says which failing checks it is for, and only a run of the checks decides
-whether it is kept (`scaffold.fix.proof`). No rule changes the signature of a method, so no subclass has to follow.
+whether it is kept (`scaffold.fix.proof`). A parameter that a
+rule adds has a default, and overriding methods of subclasses get it as well.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,8 +21,8 @@ from scaffold.fix.remaining import too_many_frames
 from scaffold.protocol import SourceTree, find_model
 from scaffold.protocol.anchors import Subclass
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name
-from scaffold.tower.source import Method, Module, Owner, Program
+from scaffold.syntax import FunctionNode, call_name, self_attribute
+from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
 
@@ -47,21 +49,25 @@ _WIDER = {
 #: The parameter of metadata methods for the bound of a sequence that a capture freezes.
 _BOUND = "max_seqlen_override"
 
+#: vLLM's name for an encoder whose items, or parts of items, are shared out among ranks.
+_SWITCH = "use_data_parallel"
+
 Place = tuple[int, int]  # a line from 1, a column in bytes from 0, as `ast` counts
 
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """The new text for some bytes of a file."""
+    """The new text for some bytes of a file; without a path, of the repair's."""
 
     start: Place
     end: Place
     new: bytes
+    path: str = ""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A rule at the place where it applies: the edits of one file, and the failing checks that they may mend.
+    """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
     `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
     and `wider` one that would mend the fault for all ports at once.
@@ -76,6 +82,10 @@ class Repair:
     what: str
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(edit.path or self.path for edit in self.edits)
 
     @property
     def thread(self) -> str:
@@ -97,7 +107,7 @@ def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair
     found = {name: program.method(owner, name) for name in METHODS}
     # A method of the protocol itself is none of the port.
     methods = {name: method for name, method in found.items() if method is not None and method[1].name != PROTOCOL}
-    port = _Port(tree, program, owner[0], methods)
+    port = _Port(tree, program, owner, methods)
     return tuple(repair for rule in _RULES if (repair := rule(port)) is not None)
 
 
@@ -121,11 +131,14 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
     from scaffold.verify.style import format_changed
 
     changes = []
-    for path in dict.fromkeys(repair.path for repair in repairs):
+    found: defaultdict[str, list[TextEdit]] = defaultdict(list)
+    for repair in repairs:
+        for edit in repair.edits:
+            found[edit.path or repair.path].append(edit)
+    for path, edits in found.items():
         before = tree.read_bytes(path)
         starts = [0, *accumulate(map(len, before.splitlines(keepends=True)))]
         after = before
-        edits = [edit for repair in repairs if repair.path == path for edit in repair.edits]
         for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
             start, end = (starts[line - 1] + column for line, column in (edit.start, edit.end))
             after = after[:start] + edit.new + after[end:]
@@ -162,8 +175,13 @@ class _Port:
 
     tree: SourceTree
     program: Program
-    module: Module
+    owner: Owner
     methods: dict[str, Method]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The file and the name of the class."""
+        return self.owner[0].file, self.owner[1].name
 
     def function(self, name: str) -> FunctionNode:
         """The method of that name; an empty one where the class has none."""
@@ -475,14 +493,97 @@ def _finished_once(port: _Port) -> Repair | None:
     )
 
 
+def _no_sharding_inside(port: _Port) -> Repair | None:
+    """The manager has given each rank its own items. A forward that shares them out once more waits for ranks that run
+    another graph. So each method on the way to vLLM's switch gets a parameter that turns the sharing off.
+    """
+    from scaffold.cut import find_sharding
+
+    if not port.methods.keys() >= {FORWARD, EAGER}:
+        return None
+    heirs = [port.program.owner(heir.path, heir.class_name) for heir in _heirs(port.tree, *port.place)]
+    entries = _entries(port, heirs)
+    code = ", ".join(map(ast.unparse, _calls(entries[0][2])))
+    parts = {
+        name for call in ast.walk(port.owner[1]) if isinstance(call, ast.Call) and (name := self_attribute(call.func))
+    }
+    for part in sorted(parts):
+        switches = [f"self.{_SWITCH}", f"self.{part}.{_SWITCH}"]
+        found = find_sharding(port.tree, port.owner, heirs, f"({code})", switches) if code else None
+        if found is not None:
+            break
+    else:
+        return None
+    edits = [
+        _argument(module.file, call, "shard=False")
+        for module, _, method in entries
+        for call in _calls(method)
+        if ast.unparse(call.func) in found.calls
+    ]
+    for (path, class_name, name), calls in found.forwards.items():
+        method = port.program.own_method(port.program.owner(path, class_name), name)
+        assert method is not None, name
+        if "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
+            return None
+        edits += _with_parameter(path, method[2], calls)
+    return port.repair(
+        "no sharding inside",
+        (FORWARD, EAGER),
+        edits,
+        "with data parallelism the encoder shares out again what the manager has shared, and a graph waits for ranks "
+        "that run another one",
+        "a parameter turns the sharing off",
+        lambda check: check.code == "VCG661",
+    )
+
+
+def _entries(port: _Port, heirs: Sequence[Owner]) -> list[Method]:
+    """Both forwards, or the method that nothing but them calls."""
+    forwards = [port.methods[FORWARD], port.methods[EAGER]]
+    inside = Counter(self_attribute(call.func) for *_, method in forwards for call in _calls(method))
+    classes = [port.owner[1], *(node for _, node in heirs)]
+    names = (node for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Attribute))
+    everywhere = Counter(map(self_attribute, names))
+    helpers = [port.program.method(port.owner, name) for name in inside if name and inside[name] == everywhere[name]]
+    found = [helper for helper in helpers if helper is not None]
+    return found if len(found) == len(inside) == 1 else forwards
+
+
+def _argument(path: str, call: ast.Call, text: str) -> TextEdit:
+    """One more argument behind the others of a call."""
+    last = max(
+        (*call.args, *(keyword.value for keyword in call.keywords)), key=lambda node: (node.lineno, node.col_offset)
+    )
+    return _behind(path, last, text)
+
+
+def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> Iterator[TextEdit]:
+    """The parameter `shard` of a method, what it guards, and the calls that pass it."""
+    last = max(
+        ast.walk(method.args), key=lambda node: (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
+    )
+    assert isinstance(last, (ast.expr, ast.arg)), "a parameter or its default"
+    yield _behind(path, last, "shard: bool = True")
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and self_attribute(node) == _SWITCH:
+            yield replace(_put(node, f"(shard and self.{_SWITCH})"), path=path)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in calls:
+            yield _argument(path, node, "shard=shard")
+
+
+def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    return TextEdit(end, end, f", {text}".encode(), path)
+
+
 def _embeds_fields(port: _Port) -> dict[str, str]:
     """The processor's fields of precomputed embeddings. Each has the name of the field with their sizes where all items
     are one tensor, without the modality if there are several, and an empty text where each item has its own.
 
     The model's module declares them, or one that it imports.
     """
-    imported = (port.program.module(f"{home.replace('.', '/')}.py") for home, _ in port.module.imports.values())
-    for module in (port.module, *imported):
+    imported = (port.program.module(f"{home.replace('.', '/')}.py") for home, _ in port.owner[0].imports.values())
+    for module in (port.owner[0], *imported):
         fields = {key: kind for node in ast.walk(module.tree) for key, kind in _fields(node)} if module else {}
         embeds = [key for key in fields if key in _EMBEDS]
         if embeds:
@@ -532,6 +633,7 @@ _RULES = (
     _bound_in_rows,
     _copy_on_clone,
     _finished_once,
+    _no_sharding_inside,
     _embeddings_run_eagerly,
     _many_frames_run_eagerly,
 )

@@ -21,6 +21,7 @@ GEMMA = "vllm/model_executor/models/gemma3_mm.py"
 STEP3 = "vllm/model_executor/models/step3_vl.py"
 IDEFICS = "vllm/model_executor/models/idefics3.py"
 ERNIE = "vllm/model_executor/models/ernie45_vl.py"
+INTERNVL = "vllm/model_executor/models/internvl.py"
 GLM = "vllm/model_executor/models/glm4_1v.py"
 
 
@@ -180,14 +181,14 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "gemma3_mm": ["rows by budget alone"],
         "glm4_1v": ["capture rounds up", "pad as captured", embeds, frames],
         "idefics3": [embeds],
-        "internvl": [embeds],
+        "internvl": ["no sharding inside", embeds],
         "kimi_vl": ["bound in rows"],
         "minicpmv": [embeds],
         # Its own padding functions make the first one right: no check fails, and so nothing asks for the repair.
         "qwen2_5_vl": ["pad as captured", embeds, frames],
         "qwen2_vl": ["pad as captured", embeds, frames],
         "qwen3_vl": ["pad as captured", embeds, frames],
-        "step3_vl": ["copy on clone"],
+        "step3_vl": ["copy on clone", "no sharding inside"],
     }
 
 
@@ -230,6 +231,10 @@ UNSURE = {
             "()\n\n    def postprocess",
         ),
         "nothing finishes": ("def postprocess_encoder_output(", "def other("),
+    },
+    ("no sharding inside", "internvl", INTERNVL): {
+        "no eager forward": ("def encoder_eager_forward(", "def other("),
+        "the graph calls something else": ("self.extract_feature(pixel_values)  #", "self.other(pixel_values)  #"),
     },
     ("embeddings run eagerly", "idefics3", IDEFICS): {
         "no field has them": (FIELD, FIELD.replace("image", "other")),
@@ -275,6 +280,40 @@ def test_a_factor_that_stands_twice_is_a_square(release_tree):
     # The specs have further factors, the frames, and call the merge size by another name.
     repair = repairs_of(tree, "qwen2_vl")["bound in rows"]
     assert repair.so == "the bound is `token_budget * (spatial_merge_size**2)`"
+
+
+PASSED = ["self, input_tensor: torch.Tensor | None, shard: bool = True", "if shard and self.use_data_parallel:"]
+#: The lines that come, by file.
+SHARDED = {
+    "internvl": {
+        "internvl.py": [
+            "def extract_feature(", "self, pixel_values: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
+            "vit_embeds = self.vision_model(pixel_values=pixel_values, shard=shard)",
+            *["out = self.extract_feature(pixel_values, shard=False)  # [N, num_image_token, H]"] * 2,
+        ],
+        "intern_vit.py": ["shard: bool = True,", "if shard and self.use_data_parallel:"],
+    },
+    # One method alone calls the tower for a graph and for an eager batch. Two subclasses have the switch themselves.
+    "step3_vl": {
+        "step3_vl.py": [
+            "shard: bool = True,", "if shard and self.use_data_parallel:",
+            "self._get_vision_model_output(pixel_values, shard=False)", "def _get_vision_model_output(",
+            "self, input_tensor: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
+            "return self.vision_model(input_tensor, shard=shard)[:, 4:]",
+        ],
+        "step3p7.py": PASSED,
+        "step_vl.py": PASSED,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", SHARDED)
+def test_a_parameter_goes_through_all_files_to_the_switch(release_tree, model):
+    tree = release_tree("0.33.0")
+    changes = apply_repairs(tree, [repairs_of(tree, model)["no sharding inside"]])
+    assert {change.path.rpartition("/")[2]: changed(change)[1] for change in changes} == SHARDED[model]
+    mended = tree.with_files({change.path: change.after or b"" for change in changes})
+    assert "no sharding inside" not in repairs_of(mended, model)
 
 
 def test_line_ends_stay(release_tree):
@@ -335,6 +374,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("step3_vl", "copy on clone", failed("VCG650"), False),
     ("ernie45_vl", "finished once", failed("VCG654"), True),
     ("ernie45_vl", "finished once", failed("VCG658"), False),
+    ("internvl", "no sharding inside", failed("VCG661"), True),
+    ("internvl", "no sharding inside", failed("VCG660"), False),
     ("idefics3", "embeddings run eagerly", failed("VCG660"), True),
     ("idefics3", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),
