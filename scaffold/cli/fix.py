@@ -67,15 +67,15 @@ def command(
     """Repair the encoder CUDA graphs that a vLLM tree has already for MODEL, in a few lines.
 
     MODEL is a descriptor's file or the name of a shipped one, whose model has a port in the tree: use `new` where it
-    has none. `fix` runs the checks of `verify --as-is`, and has a rule for each of six known faults. It keeps a repair
-    only if a failing check passes with it, no other check changes, and eager results stay the same bits.
+    has none. `fix` runs the checks of `verify --as-is`, and has rules for known faults. It keeps a repair only if a
+    failing check passes with it, no other check changes, and eager results stay the same bits.
 
     Runs the tree's code, tiny, on the CPU (needs the `cpu` extra): a release's own, or that of the folder. With a
     RELEASE the repair goes into a working copy, ./vllm-RELEASE, as with `new`. `revert` undoes it.
 
     Exits with 0 where no rule repairs what fails, and names it.
     """
-    from scaffold.fix import fix_port
+    from scaffold.fix import find_repairs, fix_port
     from scaffold.protocol import TargetKind, find_model
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, tails_of
@@ -91,7 +91,8 @@ def command(
     if tail != "all" and tail not in tails_of(port, tree):
         raise click.BadParameter(f"this release's tower, or its descriptor, is not for {tail}", param_hint="--tail")
     if not (diff or check or allow_dirty):
-        require_clean_place(console, place, [find_model(tree, port.module, port.class_name).path])
+        files = {path for repair in find_repairs(tree, port.module, port.class_name) for path in repair.paths}
+        require_clean_place(console, place, sorted({*files, find_model(tree, port.module, port.class_name).path}))
     with StatusLine(console) as status:
 
         def tell(line: str) -> None:
@@ -136,7 +137,7 @@ def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree)
 
 def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: str) -> None:
     """A line for each repair and file, the checks before and after, and what fails in the end."""
-    from scaffold.fix import remaining
+    from scaffold.fix import Kind, remaining
     from scaffold.pull_request import changed_lines
 
     proven = fix.proven
@@ -146,9 +147,9 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
         added, removed = changed_lines(change)
         state = verb if change in changes else "unchanged"
         console.result(f"{state:>12}  {change.path}  (+{added} -{removed} lines)")
-    now = sum(key in proven.after.failing for key in proven.before.checks)
+    now = sum(key in proven.after.defects for key in proven.before.checks)
     console.result(
-        f"{fix.port.name}: {len(proven.before.failing)} of {len(proven.before.checks)} checks failed, "
+        f"{fix.port.name}: {len(proven.before.defects)} of {len(proven.before.checks)} checks failed, "
         f"{now} fail with the repair; {proven.after.eager} eager results are the same bits"
         if proven.kept
         else f"{fix.port.name}: nothing to repair, {now} of {len(proven.before.checks)} checks fail"
@@ -156,9 +157,11 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
     for repair in proven.repairs:
         if repair.thread:
             console.note(f"{repair.thread} is an open pull request with this repair ({repair.name}): send no other")
+        if repair.wider:
+            console.note(f"{repair.wider} would mend this for all ports at once ({repair.name}): support it first")
     if fix.heirs:
         console.note(f"These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}")
-    left = remaining(proven.after)
+    left = [one for one in remaining(proven.after) if one.kind is not Kind.NO_DEFECT]
     if left:
         console.report(
             [
@@ -172,6 +175,9 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
                 )
             ]
         )
+    for one in remaining(proven.after):
+        if one.kind is Kind.NO_DEFECT:
+            console.note(f"No defect: {one}")
 
 
 def _model_file(fix: Fix) -> str:

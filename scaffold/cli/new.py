@@ -182,7 +182,7 @@ def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPo
 
     port = prepared.plan.port
     repairs = find_repairs(place.tree, port.module, port.class_name) if prepared.package else ()
-    names = [f"`{repair.name}`" for repair in repairs if not repair.beside]
+    names = [f"`{repair.name}`" for repair in repairs]
     if names:
         run = command_line("fix", descriptor, "--vllm", vllm, "--diff")
         console.note(f"The port that goes may need a few lines only ({', '.join(names)}). To see them: {run}")

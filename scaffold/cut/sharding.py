@@ -29,12 +29,18 @@ Place: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Sharding:
-    """The methods that get the parameter `name`, with their edits by file, and the calls of a port that pass it."""
+    """The methods that get the parameter `name`, with their edits by file and their calls that pass it, and those of a
+    port.
+    """
 
     name: str
     edits: dict[str, tuple[Edit, ...]]
-    methods: tuple[Place, ...]
+    forwards: dict[Place, frozenset[str]]
     calls: frozenset[str]
+
+    @property
+    def methods(self) -> tuple[Place, ...]:
+        return tuple(self.forwards)
 
     def off(self, code: str) -> str:
         """An expression of a port, with the parameter in its calls."""
@@ -79,7 +85,8 @@ def find_sharding(
         source = _source(tree, (file, class_name, function), name, calls_on)
         edits.setdefault(file, []).append(ReplaceMethod(class_name, function, source))
     by_file = {file: tuple(listed) for file, listed in edits.items()}
-    return Sharding(name, by_file, tuple(sorted(found.widened)), frozenset(passed))
+    forwards = {place: frozenset(texts) for place, texts in sorted(found.forwards.items())}
+    return Sharding(name, by_file, forwards, frozenset(passed))
 
 
 class _Search:

@@ -16,8 +16,7 @@ def fix_title(fix: Fix) -> str:
 
 
 def _listed(fix: Fix) -> str:
-    """The names of the repairs, without those that are only beside another one."""
-    return ", ".join(repair.name for repair in fix.proven.repairs if not repair.beside)
+    return ", ".join(repair.name for repair in fix.proven.repairs)
 
 
 def describe_fix(fix: Fix, *, command: str) -> str:
@@ -50,10 +49,12 @@ def _purpose(fix: Fix) -> Iterator[str]:
 def _notes(fix: Fix) -> Iterator[str]:
     for change in fix.changes:
         added, removed = changed_lines(change)
-        yield f"- Size: `{change.path}`, +{added} -{removed} lines. No signature is changed."
+        yield f"- Size: `{change.path}`, +{added} -{removed} lines."
     for repair in fix.proven.repairs:
         if repair.thread:
             yield f"- {repair.thread} is an open pull request with this repair ({repair.name}): comment there instead."
+        if repair.wider:
+            yield f"- {repair.wider}, which is open, would mend this for all ports at once ({repair.name})."
     if fix.heirs:
         yield f"- These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}."
     yield from open_points(fix.tree, fix.port, "rules found the places, and the checks below chose among them")
@@ -70,8 +71,8 @@ def _plan(command: str) -> Iterator[str]:
 
 def _result(fix: Fix) -> Iterator[str]:
     before, after = fix.proven.before, fix.proven.after
-    now = sum(key in after.failing for key in before.checks)
-    yield f"{len(before.failing)} of {len(before.checks)} checks failed before, and {now} fail after."
+    now = sum(key in after.defects for key in before.checks)
+    yield f"{len(before.defects)} of {len(before.checks)} checks failed before, and {now} fail after."
     yield f"{after.eager} eager results are the same bits as before."
     yield ""
     yield "| checks | failed before | now | the first failure |"

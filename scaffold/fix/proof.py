@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaffold.diagnostics import DiagnosticError
+from scaffold.fix.remaining import Kind, judge
 from scaffold.fix.rules import Repair
 from scaffold.verify.numeric import TAILS, Check, NumericReport
 
@@ -47,6 +48,11 @@ class Outcome:
     def failing(self) -> Mapping[Key, Check]:
         return {key: check for key, check in self.checks.items() if not check.passed}
 
+    @cached_property
+    def defects(self) -> Mapping[Key, Check]:
+        """The failing checks that somebody can meet."""
+        return {key: check for key, check in self.failing.items() if judge(check)[0] is not Kind.NO_DEFECT}
+
     @property
     def eager(self) -> int:
         """How many eager results were compared bit for bit, and are the same."""
@@ -54,9 +60,9 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """One line: how many of the checks fail, and on which kernels."""
+        """One line: how many of the checks show a defect, and on which kernels."""
         kernels = ", ".join(TAILS[report.tail] for report in self.reports)
-        return f"{len(self.failing)} of {len(self.checks)} checks fail ({kernels})"
+        return f"{len(self.defects)} of {len(self.checks)} checks fail ({kernels})"
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,7 @@ Run = Callable[[Sequence[Repair]], tuple[NumericReport, ...]]
 def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], None] = lambda text: None) -> Proven:
     """Try the repairs that answer a failing check, one after the other, on top of those that are kept.
 
-    A failing check shows its first fault only. So what is dropped is tried again after another repair was kept. Those
-    that are only worth a line beside others are tried last, if any was kept, and have to mend all that they answer.
+    A failing check shows its first fault only. So what is dropped is tried again after another repair was kept.
     `tell` gets a line for each decision. Raises `DiagnosticError` where the tree's own port cannot be run.
     """
     before = now = Outcome(run(()))
@@ -107,28 +112,26 @@ def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], 
     tell(before.verdict)
     kept: list[Kept] = []
     dropped: dict[str, Dropped] = {}
-    for stage in ([one for one in repairs if not one.beside], [one for one in repairs if one.beside]):
-        pending = [] if not kept and all(one.beside for one in stage) else stage
-        while pending:
-            for repair in pending:
-                answered = [key for key, check in now.failing.items() if repair.answers(check)]
-                if not answered:
-                    continue
-                after = Outcome(run([*(one.repair for one in kept), repair]))
-                reason = _objection(now, after, answered if repair.beside else ())
-                if reason:
-                    dropped[repair.name] = Dropped(repair, reason)
-                    tell(f"`{repair.name}` is not kept: {reason}")
-                    continue
-                mended = _mended(now, after)
-                kept.append(Kept(repair, mended))
-                dropped.pop(repair.name, None)
-                tell(f"`{repair.name}` mends {len(mended)} checks: {repair.so}, {repair.span}")
-                now = after
-                pending = [one for one in pending if one is not repair]
-                break
-            else:
-                pending = []
+    pending = list(repairs)
+    while pending:
+        for repair in pending:
+            if not any(repair.answers(check) for check in now.failing.values()):
+                continue
+            after = Outcome(run([*(one.repair for one in kept), repair]))
+            reason = _objection(now, after)
+            if reason:
+                dropped[repair.name] = Dropped(repair, reason)
+                tell(f"`{repair.name}` is not kept: {reason}")
+                continue
+            mended = _mended(now, after)
+            kept.append(Kept(repair, mended))
+            dropped.pop(repair.name, None)
+            tell(f"`{repair.name}` mends {len(mended)} checks: {repair.so}, {repair.span}")
+            now = after
+            pending.remove(repair)
+            break
+        else:
+            pending = []
     return Proven(before, now, tuple(kept), tuple(dropped.values()))
 
 
@@ -136,8 +139,8 @@ def _mended(before: Outcome, after: Outcome) -> tuple[Key, ...]:
     return tuple(key for key in before.failing if key in after.checks and after.checks[key].passed)
 
 
-def _objection(before: Outcome, after: Outcome, demanded: Sequence[Key]) -> str:
-    """Why a repair is wrong or useless, empty where it is neither. `demanded` are checks that must pass."""
+def _objection(before: Outcome, after: Outcome) -> str:
+    """Why a repair is wrong or useless, empty where it is neither."""
     for report in after.reports:
         if report.failure is not None:
             return f"{report.failure.code} {report.failure.message.partition(chr(10))[0]}"
@@ -147,12 +150,7 @@ def _objection(before: Outcome, after: Outcome, demanded: Sequence[Key]) -> str:
     for key, check in after.failing.items():
         if key not in before.failing:
             return f"the check {_shown(key)} fails with it: {check.code} {check.detail}"
-    mended = _mended(before, after)
-    left = [key for key in demanded if key not in mended]
-    if left:
-        now = after.failing.get(left[0])
-        return f"the check {_shown(left[0])} does not pass" + (f": {now.code} {now.detail}" if now else "")
-    return "" if mended else "no failing check passes with it"
+    return "" if _mended(before, after) else "no failing check passes with it"
 
 
 def _shown(key: Key) -> str:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from scaffold.fix.proof import Outcome
 from scaffold.verify.numeric import Check
+
+if TYPE_CHECKING:
+    from scaffold.fix.proof import Outcome
 
 
 class Kind(Enum):
@@ -42,7 +45,7 @@ def remaining(outcome: Outcome) -> tuple[Remaining, ...]:
     """The failing checks of an outcome, grouped: defects first, then what is open upstream, then what is none."""
     found: dict[tuple[Kind, str, str], list[tuple[str, str]]] = {}
     for (kernel, modality, name), check in outcome.failing.items():
-        kind, reason = _judge(check)
+        kind, reason = judge(check)
         said = reason or check.detail
         found.setdefault((kind, check.code, said), []).append((kernel, f"{modality} {name}"))
     groups = [
@@ -57,7 +60,7 @@ def _once(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _judge(check: Check) -> tuple[Kind, str]:
+def judge(check: Check) -> tuple[Kind, str]:
     """The kind of a failing check, and the reason; no reason for a defect, whose detail says what is wrong."""
     for kind, reason, applies in _JUDGEMENTS:
         if applies(check):
@@ -70,7 +73,7 @@ def _budget_below_an_item(check: Check) -> bool:
     return check.code == "VCG654" and check.name.endswith(": capture") and "minimum budget" in detail
 
 
-def _too_many_frames(check: Check) -> bool:
+def too_many_frames(check: Check) -> bool:
     more = "one frame more than a graph holds" in check.name
     return check.code == "VCG666" or (check.code == "VCG654" and more)
 
@@ -93,12 +96,12 @@ _JUDGEMENTS = (
     ),
     (
         Kind.UPSTREAM,
-        "precomputed embeddings raise, in many ports at once, and not in the model's file (vllm-project/vllm#58122)",
+        "precomputed embeddings raise, in many ports at once (vllm-project/vllm#58122)",
         lambda check: check.code == "VCG660",
     ),
     (
         Kind.UPSTREAM,
-        "a batch of more frames than a graph holds raises in the manager, for all ports (vllm-project/vllm#43403)",
-        _too_many_frames,
+        "a batch of more frames than a graph holds raises, in many ports at once (vllm-project/vllm#43403)",
+        too_many_frames,
     ),
 )

@@ -2,12 +2,14 @@
 
 A rule reads the syntax tree of a method. It gives exact places of the file, and the text to put there, in the names of
 the method. It judges nothing: `answers` says which failing checks it is for, and only a run of the checks decides
-whether it is kept (`scaffold.fix.proof`). No rule changes the signature of a method, so no subclass has to follow.
+whether it is kept (`scaffold.fix.proof`). A parameter that a
+rule adds has a default, and overriding methods of subclasses get it as well.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,44 +17,60 @@ from itertools import accumulate
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
+from scaffold.fix.remaining import too_many_frames
 from scaffold.protocol import SourceTree, find_model
+from scaffold.protocol.anchors import Subclass
+from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import FunctionNode, call_name, self_attribute
-from scaffold.tower.source import Method, Program
+from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
 
 #: Methods of the protocol and parameters of theirs; no release has others.
 CAPTURE = "prepare_encoder_cudagraph_capture_inputs"
 REPLAY = "prepare_encoder_cudagraph_replay_buffers"
-RANGE = "get_encoder_cudagraph_budget_range"
 ITEM_SPECS = "get_encoder_cudagraph_item_specs"
+SELECT = "select_encoder_cudagraph_items"
+EAGER = "encoder_eager_forward"
+FORWARD = "encoder_cudagraph_forward"
+CONFIG = "get_encoder_cudagraph_config"
 POSTPROCESS = "postprocess_encoder_output"
+METHODS = (CONFIG, ITEM_SPECS, SELECT, CAPTURE, REPLAY, FORWARD, EAGER, POSTPROCESS)
+AXES = "ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG"
 BUDGET, ITEMS, FRAMES, CLONE = "token_budget", "max_batch_size", "max_frames_per_batch", "clone"
 
-#: Open pull requests of vLLM that have a rule's repair for a class.
+#: Open pull requests of vLLM that have a rule's repair for a class, and those that would mend a fault for all ports.
 _THREADS = {("copy on clone", "Step3VLForConditionalGeneration"): "vllm-project/vllm#52115"}
+_WIDER = {
+    "embeddings run eagerly": "vllm-project/vllm#58122",
+    "many frames run eagerly": "vllm-project/vllm#43403",
+}
 
 #: The parameter of metadata methods for the bound of a sequence that a capture freezes.
 _BOUND = "max_seqlen_override"
+
+#: vLLM's name for an encoder whose items, or parts of items, are shared out among ranks.
+_SWITCH = "use_data_parallel"
 
 Place = tuple[int, int]  # a line from 1, a column in bytes from 0, as `ast` counts
 
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """The new text for some bytes of a file."""
+    """The new text for some bytes of a file; without a path, of the repair's."""
 
     start: Place
     end: Place
     new: bytes
+    path: str = ""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A rule at the place where it applies: the edits of one file, and the failing checks that they may mend.
+    """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. One that is only worth a line `beside` other repairs comes last.
-    `thread` is an open pull request of vLLM that has the same repair.
+    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
+    and `wider` one that would mend the fault for all ports at once.
     """
 
     name: str
@@ -64,11 +82,18 @@ class Repair:
     what: str
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
-    beside: bool = False
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(edit.path or self.path for edit in self.edits)
 
     @property
     def thread(self) -> str:
         return _THREADS.get((self.name, self.class_name), "")
+
+    @property
+    def wider(self) -> str:
+        return _WIDER.get(self.name, "")
 
 
 def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair, ...]:
@@ -78,10 +103,27 @@ def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair
     checks it may hide. Raises VCG420 and VCG424 as `find_model`.
     """
     program = Program(tree)
-    owner = program.owner(find_model(tree, module, class_name).path, class_name)
-    methods = {name: program.method(owner, name) for name in (CAPTURE, REPLAY, RANGE, ITEM_SPECS, POSTPROCESS)}
-    port = _Port(tree, program, {name: method for name, method in methods.items() if method is not None})
+    owner = _with_port(tree, program, program.owner(find_model(tree, module, class_name).path, class_name))
+    found = {name: program.method(owner, name) for name in METHODS}
+    # A method of the protocol itself is none of the port.
+    methods = {name: method for name, method in found.items() if method is not None and method[1].name != PROTOCOL}
+    port = _Port(tree, program, owner, methods)
     return tuple(repair for rule in _RULES if (repair := rule(port)) is not None)
+
+
+def _with_port(tree: SourceTree, program: Program, owner: Owner) -> Owner:
+    """The class itself, or the one subclass that has the port for some versions of the model."""
+    if program.method(owner, CAPTURE) is not None:
+        return owner
+    heirs = [program.owner(heir.path, heir.class_name) for heir in _heirs(tree, owner[0].file, owner[1].name)]
+    found = {method[:2] for heir in heirs if (method := program.method(heir, CAPTURE)) is not None}
+    return found.pop() if len(found) == 1 else owner
+
+
+def _heirs(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass, ...]:
+    from scaffold.protocol import find_subclasses
+
+    return find_subclasses(tree, path, class_name)
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -89,11 +131,14 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
     from scaffold.verify.style import format_changed
 
     changes = []
-    for path in dict.fromkeys(repair.path for repair in repairs):
+    found: defaultdict[str, list[TextEdit]] = defaultdict(list)
+    for repair in repairs:
+        for edit in repair.edits:
+            found[edit.path or repair.path].append(edit)
+    for path, edits in found.items():
         before = tree.read_bytes(path)
         starts = [0, *accumulate(map(len, before.splitlines(keepends=True)))]
         after = before
-        edits = [edit for repair in repairs if repair.path == path for edit in repair.edits]
         for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
             start, end = (starts[line - 1] + column for line, column in (edit.start, edit.end))
             after = after[:start] + edit.new + after[end:]
@@ -104,14 +149,12 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
 
 def heirs_of(tree: SourceTree, module: str, class_name: str, repairs: Sequence[Repair]) -> tuple[str, ...]:
     """The other classes whose port runs a repaired method: subclasses of the class that defines it."""
-    from scaffold.protocol import find_subclasses
-
     program = Program(tree)
     own = program.owner(find_model(tree, module, class_name).path, class_name)
     found: dict[str, None] = {}
     for repair in repairs:
         definer = program.owner(repair.path, repair.class_name)
-        heirs = ((heir.path, heir.class_name) for heir in find_subclasses(tree, repair.path, repair.class_name))
+        heirs = ((heir.path, heir.class_name) for heir in _heirs(tree, repair.path, repair.class_name))
         for path, name in ((repair.path, repair.class_name), *heirs):
             heir = program.owner(path, name)
             same = any(program.method(heir, one) == program.method(definer, one) for one in repair.methods)
@@ -119,6 +162,9 @@ def heirs_of(tree: SourceTree, module: str, class_name: str, repairs: Sequence[R
                 found[name] = None
     return tuple(found)
 
+
+#: Precomputed embeddings of what an encoder of images takes.
+_EMBEDS = ("image_embeds", "video_embeds")
 
 _NOTHING = ast.FunctionDef("", ast.arguments([], [], None, [], [], None, []), [], [])
 
@@ -129,7 +175,13 @@ class _Port:
 
     tree: SourceTree
     program: Program
+    owner: Owner
     methods: dict[str, Method]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The file and the name of the class."""
+        return self.owner[0].file, self.owner[1].name
 
     def function(self, name: str) -> FunctionNode:
         """The method of that name; an empty one where the class has none."""
@@ -141,18 +193,49 @@ class _Port:
     def repair(
         self,
         name: str,
-        method: str,
+        methods: str | Sequence[str],
         edits: Sequence[TextEdit],
         what: str,
         so: str,
         answers: Callable[[Check], bool],
-        *,
-        beside: bool = False,
-    ) -> Repair:
-        module, owner, _ = self.methods[method]
-        (line, column), (end_line, end_column) = edits[-1].start, edits[-1].end
+    ) -> Repair | None:
+        """None where the methods are of several classes, which no edit of one file mends."""
+        methods = [methods] if isinstance(methods, str) else methods
+        module, owner, _ = self.methods[methods[0]]
+        if any(self.methods[method][1] is not owner for method in methods):
+            return None
+        (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
-        return Repair(name, module.file, owner.name, (method,), span, tuple(edits), what, so, answers, beside)
+        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers)
+
+    def before_body(self, name: str, lines: Sequence[str]) -> TextEdit:
+        """These lines as the first ones of a method, behind its docstring and its imports."""
+        first = next(node for node in self.function(name).body if not _stays_ahead(node))
+        return self.insert(name, first, lines)
+
+    def insert(self, name: str, statement: ast.stmt, lines: Sequence[str]) -> TextEdit:
+        """These lines before a statement of a method and the comment above it."""
+        text = self.methods[name][0].text.splitlines()
+        line = statement.lineno
+        while text[line - 2].lstrip().startswith("#"):
+            line -= 1
+        return self._lines(name, line, statement.col_offset, lines)
+
+    def comment(self, name: str, text: str) -> TextEdit:
+        """This comment in the place of the one above the first statement of a method, if there is one."""
+        first = next(node for node in self.function(name).body if not _stays_ahead(node))
+        edit = self.insert(name, first, [text])
+        return replace(edit, end=(first.lineno, 0))
+
+    def append(self, name: str, lines: Sequence[str]) -> TextEdit:
+        """A method behind this one."""
+        method = self.function(name)
+        return self._lines(name, (method.end_lineno or 0) + 1, method.col_offset, ["", *lines])
+
+    def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
+        end = "\r\n" if b"\r\n" in self.tree.read_bytes(self.methods[name][0].file) else "\n"
+        new = "".join(f"{' ' * indent if one else ''}{one}{end}" for one in lines)
+        return TextEdit((line, 0), (line, 0), new.encode())
 
 
 # -- the rules ---------------------------------------------------------------------------------------------------------
@@ -211,29 +294,28 @@ def _pad_as_captured(port: _Port) -> Repair | None:
     """Two calls of one metadata method in the replay, for images and for videos, that pad to different numbers of
     sequences. The graph's buffers have room for both, so one of them is padded short and the manager's zeros follow.
     """
-    replay, capture = port.function(REPLAY), port.function(CAPTURE)
-    for index, chain in enumerate(replay.body):
-        pads = [_pad_of(branch) for branch in _branches(chain)]
-        if len(pads) != 2 or {pad[1].arg for pad in pads if pad} != {ITEMS, FRAMES}:
-            continue
-        (first, pad), (second, other) = sorted(filter(None, pads), key=lambda found: found[1].arg != ITEMS)
-        if _without(first, pad) != _without(second, other):
-            continue
-        if not any(_calls_with_both(node, first.value) for node in ast.walk(capture)):
-            continue
-        edits = [*_unused_tests(port, replay, index), _joined(port, chain, first, pad)]
-        if None in edits:
-            continue
-        return port.repair(
-            "pad as captured",
-            REPLAY,
-            [edit for edit in edits if edit is not None],
-            "a replay pads its sequences differently for images and for videos, and the capture for both: behind a "
-            "list of offsets that is too short the manager leaves zeros",
-            f"one call pads to `max({ITEMS}, {FRAMES})`, as the capture does",
-            lambda check: check.code == "VCG665" or SECTIONS in check.detail,
-        )
-    return None
+    pads = [
+        (call, keyword)
+        for call in _calls(port.function(REPLAY))
+        for keyword in call.keywords
+        if keyword.arg in (ITEMS, FRAMES) and _is(keyword.value, keyword.arg)
+    ]
+    if len(pads) != 2 or pads[0][0] is pads[1][0] or {keyword.arg for _, keyword in pads} != {ITEMS, FRAMES}:
+        return None
+    method, other = (ast.dump(call.func) for call, _ in pads)
+    both = [call for call in _calls(port.function(CAPTURE)) if {ITEMS, FRAMES} <= {one.arg for one in call.keywords}]
+    if method != other or method not in {ast.dump(call.func) for call in both}:
+        return None
+    larger = f"max({ITEMS}, {FRAMES})"
+    return port.repair(
+        "pad as captured",
+        REPLAY,
+        [_put(keyword.value, larger) for _, keyword in pads],
+        "a replay pads its sequences differently for images and for videos, and the capture for both: behind a "
+        "list of offsets that is too short the manager leaves zeros",
+        f"both pad to `{larger}`, as the capture does",
+        lambda check: check.code == "VCG665" or SECTIONS in check.detail,
+    )
 
 
 def _bound_in_rows(port: _Port) -> Repair | None:
@@ -287,25 +369,274 @@ def _copy_on_clone(port: _Port) -> Repair | None:
     return None
 
 
-def _minimum(port: _Port) -> Repair | None:
-    """The smallest budget may exceed the largest where a context is shorter than one item."""
-    returns = [node.value for node in ast.walk(port.function(RANGE)) if isinstance(node, ast.Return)]
-    names = returns[0].elts if len(returns) == 1 and isinstance(returns[0], ast.Tuple) else []
-    if len(names) != 2 or not all(isinstance(name, ast.Name) for name in names):
+def _embeddings_run_eagerly(port: _Port) -> Repair | None:
+    """Precomputed embeddings have no pixels, for which every method of a port asks. With more tokens than any budget
+    has, or none where the port finishes results itself, the manager gives an item of them to no graph.
+    """
+    last = POSTPROCESS if POSTPROCESS in port.methods else EAGER
+    methods = (ITEM_SPECS, SELECT, last)
+    sizes_of = _embeds_fields(port)
+    if len({*sizes_of.values()}) != 1 or not port.methods.keys() >= {*methods}:
         return None
-    least, most = (port.text(RANGE, name) for name in names)
+    code = "".join(ast.unparse(port.function(name)) for name in (CONFIG, *methods))
+    if "paths=" in code or any(name in code for name in sizes_of):
+        return None
+    (sizes,) = {*sizes_of.values()}  # a field, where all items are one tensor
+    names = ", ".join(f'"{name}"' for name in sizes_of)
+    several = len(sizes_of) > 1
+    found = f"mm_kwargs.keys() & {{{names}}}" if several else f"{names} in mm_kwargs"
+    each, key, size_key = (f"for key in {found}", "key", "sizes") if several else (f"if {found}", names, f'"{sizes}"')
+    no_graph = "0" if last == POSTPROCESS else "torch.iinfo(torch.int64).max"
+    specs = [
+        f"{f'if {found}' if sizes else each}:",
+        f'    no_graph = {{"default": {no_graph}}}',
+        f"    embeds = {'self.embed_multimodal(**mm_kwargs)' if sizes else f'mm_kwargs[{key}]'}",
+        "    return [EncoderItemSpec(0, len(item), no_graph) for item in embeds]",
+    ]
+    chosen = [f"    return {{{key}: [mm_kwargs[{key}][i] for i in indices]{_axes(port.function(SELECT))}}}"]
+    if sizes:
+        chosen = [
+            "    embeds = self.embed_multimodal(**mm_kwargs)",
+            f"    chosen = torch.cat([mm_kwargs[{key}][:0], *(embeds[i] for i in indices)])",
+            *([f'    sizes = key.replace("_embeds", "{sizes}")'] if several else []),
+            f"    return {{{key}: chosen, {size_key}: mm_kwargs[{size_key}][indices]}}",
+        ]
+    answer = [f"if {found}:", "    return torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"]
+    if last == POSTPROCESS:
+        answer = [
+            f"if batch_mm_kwargs and {found.replace('mm_kwargs', 'batch_mm_kwargs')}:",
+            "    embeds = self.embed_multimodal(**batch_mm_kwargs)",
+            "    for index, item in zip(indices, embeds):",
+            "        dest[index] = item",
+            "    return",
+        ]
     return port.repair(
-        "minimum below maximum",
-        RANGE,
-        [_put(names[0], f"min({least}, {most})")],
-        "with a context shorter than one item the smallest budget exceeds the largest, and the start-up stops",
-        f"`{least}` is at most `{most}`",
-        lambda check: check.code == "VCG662",
-        beside=True,
+        "embeddings run eagerly",
+        methods,
+        [port.before_body(*one) for one in zip(methods, (specs, [f"{each}:", *chosen], answer), strict=True)],
+        "precomputed embeddings raise, because every method asks for pixels",
+        "an item of them claims no graph, and `embed_multimodal` answers it",
+        lambda check: check.code == "VCG660",
     )
 
 
-_RULES = (_capture_rounds_up, _rows_by_budget, _pad_as_captured, _bound_in_rows, _copy_on_clone, _minimum)
+def _many_frames_run_eagerly(port: _Port) -> Repair | None:
+    """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch. A batch of
+    too many gets the result of the eager forward in the place of the replay's.
+    """
+    replay = port.function(REPLAY)
+    calls = [
+        call
+        for call in _calls(replay)
+        if call.args and isinstance(call.args[0], ast.Name) and FRAMES in {one.arg for one in call.keywords}
+    ]
+    if not calls or POSTPROCESS in port.methods or EAGER not in port.methods:
+        return None
+    grid = ast.unparse(calls[0].args[0])
+    at = next(statement for statement in replay.body if calls[0] in ast.walk(statement))
+    return port.repair(
+        "many frames run eagerly",
+        (REPLAY, EAGER),
+        [
+            port.insert(
+                REPLAY,
+                at,
+                [
+                    f"if sum(g[0] for g in {grid}) > max({ITEMS}, {FRAMES}):",
+                    "    # More than a graph holds: `postprocess_encoder_output` takes this result.",
+                    '    mm_kwargs["eager_outputs"] = {path: self.encoder_eager_forward(mm_kwargs)}',
+                    "    return EncoderCudaGraphReplayBuffers(values={})",
+                ],
+            ),
+            port.append(
+                REPLAY,
+                [
+                    "def postprocess_encoder_output(self, outputs, *args, **kwargs):",
+                    '    outputs = outputs | kwargs["batch_mm_kwargs"].get("eager_outputs", {})',
+                    "    super().postprocess_encoder_output(outputs, *args, **kwargs)",
+                ],
+            ),
+        ],
+        "a batch of more frames than a graph holds raises",
+        "its result is that of the eager forward",
+        too_many_frames,
+    )
+
+
+def _finished_once(port: _Port) -> Repair | None:
+    """The manager finishes an eager result as it finishes a graph's, so an eager forward must end where a graph does.
+
+    The last call of the eager forward is the first of the post-processing, and none of the graph's forward.
+    """
+    eager = port.function(EAGER)
+    finished, captured = (
+        {ast.dump(call.func) for call in _calls(port.function(one))} for one in (POSTPROCESS, FORWARD)
+    )
+    last = eager.body[-1].value if eager.body and isinstance(eager.body[-1], ast.Return) else None
+    if not isinstance(last, ast.Call) or not last.args or ast.dump(last.func) not in finished - captured:
+        return None
+    edits = [_put(last, port.text(EAGER, last.args[0]))]
+    # Sizes were moved to the device for that call. The encoder gets them where the processor has put them.
+    moved = {argument.id for argument in last.args[1:] if isinstance(argument, ast.Name)}
+    for node in eager.body:
+        value = node.value if isinstance(node, ast.Assign) and {*map(ast.unparse, node.targets)} <= moved else None
+        if isinstance(value, ast.Call) and call_name(value) == "async_tensor_h2d":
+            edits.append(_put(value, port.text(EAGER, value.args[0])))
+    method = port.text(EAGER, last.func)
+    return port.repair(
+        "finished once",
+        (EAGER, POSTPROCESS),
+        [*edits, port.comment(EAGER, f"# As in a graph: `{POSTPROCESS}` runs the rest.")],
+        f"`{method}` runs twice on an eager result: in the eager forward and in `{POSTPROCESS}`",
+        "the eager forward ends where a graph does",
+        lambda check: check.code in ("VCG650", "VCG654"),
+    )
+
+
+def _no_sharding_inside(port: _Port) -> Repair | None:
+    """The manager has given each rank its own items. A forward that shares them out once more waits for ranks that run
+    another graph. So each method on the way to vLLM's switch gets a parameter that turns the sharing off.
+    """
+    from scaffold.cut import find_sharding
+
+    if not port.methods.keys() >= {FORWARD, EAGER}:
+        return None
+    heirs = [port.program.owner(heir.path, heir.class_name) for heir in _heirs(port.tree, *port.place)]
+    entries = _entries(port, heirs)
+    code = ", ".join(map(ast.unparse, _calls(entries[0][2])))
+    parts = {
+        name for call in ast.walk(port.owner[1]) if isinstance(call, ast.Call) and (name := self_attribute(call.func))
+    }
+    for part in sorted(parts):
+        switches = [f"self.{_SWITCH}", f"self.{part}.{_SWITCH}"]
+        found = find_sharding(port.tree, port.owner, heirs, f"({code})", switches) if code else None
+        if found is not None:
+            break
+    else:
+        return None
+    edits = [
+        _argument(module.file, call, "shard=False")
+        for module, _, method in entries
+        for call in _calls(method)
+        if ast.unparse(call.func) in found.calls
+    ]
+    for (path, class_name, name), calls in found.forwards.items():
+        method = port.program.own_method(port.program.owner(path, class_name), name)
+        assert method is not None, name
+        if "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
+            return None
+        edits += _with_parameter(path, method[2], calls)
+    return port.repair(
+        "no sharding inside",
+        (FORWARD, EAGER),
+        edits,
+        "with data parallelism the encoder shares out again what the manager has shared, and a graph waits for ranks "
+        "that run another one",
+        "a parameter turns the sharing off",
+        lambda check: check.code == "VCG661",
+    )
+
+
+def _entries(port: _Port, heirs: Sequence[Owner]) -> list[Method]:
+    """Both forwards, or the method that nothing but them calls."""
+    forwards = [port.methods[FORWARD], port.methods[EAGER]]
+    inside = Counter(self_attribute(call.func) for *_, method in forwards for call in _calls(method))
+    classes = [port.owner[1], *(node for _, node in heirs)]
+    names = (node for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Attribute))
+    everywhere = Counter(map(self_attribute, names))
+    helpers = [port.program.method(port.owner, name) for name in inside if name and inside[name] == everywhere[name]]
+    found = [helper for helper in helpers if helper is not None]
+    return found if len(found) == len(inside) == 1 else forwards
+
+
+def _argument(path: str, call: ast.Call, text: str) -> TextEdit:
+    """One more argument behind the others of a call."""
+    last = max(
+        (*call.args, *(keyword.value for keyword in call.keywords)), key=lambda node: (node.lineno, node.col_offset)
+    )
+    return _behind(path, last, text)
+
+
+def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> Iterator[TextEdit]:
+    """The parameter `shard` of a method, what it guards, and the calls that pass it."""
+    last = max(
+        ast.walk(method.args), key=lambda node: (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
+    )
+    assert isinstance(last, (ast.expr, ast.arg)), "a parameter or its default"
+    yield _behind(path, last, "shard: bool = True")
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and self_attribute(node) == _SWITCH:
+            yield replace(_put(node, f"(shard and self.{_SWITCH})"), path=path)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in calls:
+            yield _argument(path, node, "shard=shard")
+
+
+def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    return TextEdit(end, end, f", {text}".encode(), path)
+
+
+def _embeds_fields(port: _Port) -> dict[str, str]:
+    """The processor's fields of precomputed embeddings. Each has the name of the field with their sizes where all items
+    are one tensor, without the modality if there are several, and an empty text where each item has its own.
+
+    The model's module declares them, or one that it imports.
+    """
+    imported = (port.program.module(f"{home.replace('.', '/')}.py") for home, _ in port.owner[0].imports.values())
+    for module in (port.owner[0], *imported):
+        fields = {key: kind for node in ast.walk(module.tree) for key, kind in _fields(node)} if module else {}
+        embeds = [key for key in fields if key in _EMBEDS]
+        if embeds:
+            sizes = {key: _sizes_field(key, fields) for key in embeds}
+            several = len(embeds) > 1
+            return {
+                key: name.removeprefix(key.removesuffix("_embeds")) if several else name for key, name in sizes.items()
+            }
+    return {}
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Names and kinds of fields: `dict(name=MultiModalFieldConfig.kind(...))`, or the same as a literal."""
+    given: list[tuple[object, ast.expr]] = []
+    if isinstance(node, ast.Call):
+        given = [(one.arg, one.value) for one in node.keywords]
+    elif isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        given = [(key.value, value) for key, value in pairs if isinstance(key, ast.Constant)]
+    for name, value in given:
+        kind = value.func if isinstance(value, ast.Call) else None
+        if isinstance(name, str) and isinstance(kind, ast.Attribute) and _is(kind.value, "MultiModalFieldConfig"):
+            yield name, kind.attr
+
+
+def _sizes_field(key: str, fields: dict[str, str]) -> str:
+    modality = key.removesuffix("_embeds")
+    one_tensor = fields[key] != "batched"
+    sizes = [name for name, kind in fields.items() if kind == "batched" and name.startswith(f"{modality}_")]
+    return sizes[0] if one_tensor and sizes else ""
+
+
+def _axes(select: FunctionNode) -> str:
+    """An entry that names no graph, for a port that has graphs of several kinds for one budget."""
+    for node in ast.walk(select):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and _is(target.slice, AXES):
+                    return f", {AXES}: ({'None, ' * len(node.value.elts)})"
+    return ""
+
+
+_RULES = (
+    _capture_rounds_up,
+    _rows_by_budget,
+    _pad_as_captured,
+    _bound_in_rows,
+    _copy_on_clone,
+    _finished_once,
+    _no_sharding_inside,
+    _embeddings_run_eagerly,
+    _many_frames_run_eagerly,
+)
 
 
 # -- questions to a method ---------------------------------------------------------------------------------------------
@@ -313,6 +644,13 @@ _RULES = (_capture_rounds_up, _rows_by_budget, _pad_as_captured, _bound_in_rows,
 
 def _put(node: ast.expr | ast.stmt, text: str) -> TextEdit:
     return TextEdit((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0), text.encode())
+
+
+def _stays_ahead(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring or an import."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
 
 
 def _is(node: ast.AST, name: str) -> bool:
@@ -346,113 +684,8 @@ def _buffers_of_length(method: FunctionNode, name: str) -> Iterator[str]:
                 yield str(key.value)
 
 
-def _branches(statement: ast.stmt) -> list[list[ast.stmt]]:
-    """The branches of `if NAME == ...: ... elif ...: ... else: ...`, without a last one that only raises.
-
-    Empty for anything else.
-    """
-    found: list[list[ast.stmt]] = []
-    rest = [statement]
-    while len(rest) == 1 and isinstance(rest[0], ast.If):
-        if _compared_name(rest[0].test) is None:
-            return []
-        found.append(rest[0].body)
-        rest = rest[0].orelse
-    return found if not rest or all(isinstance(node, ast.Raise) for node in rest) else [*found, rest]
-
-
-def _compared_name(test: ast.expr) -> str | None:
-    """`x` of `x == "constant"`, None for any other test."""
-    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
-        return None
-    return test.left.id if all(isinstance(value, ast.Constant) for value in test.comparators) else None
-
-
-def _pad_of(branch: Sequence[ast.stmt]) -> tuple[ast.Assign, ast.keyword] | None:
-    """The one statement `x = f(..., max_batch_size=max_batch_size)` of a branch, or with frames, and that argument."""
-    (statement, *more) = branch
-    if more or not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return None
-    pads = [one for one in statement.value.keywords if one.arg in (ITEMS, FRAMES) and _is(one.value, one.arg)]
-    return (statement, pads[0]) if len(pads) == 1 else None
-
-
-def _without(statement: ast.Assign, keyword: ast.keyword) -> str:
-    """The statement as text, without one argument."""
-    call = statement.value
-    assert isinstance(call, ast.Call)
-    others = [one for one in call.keywords if one is not keyword]
-    return ast.dump(ast.Assign(statement.targets, ast.Call(call.func, call.args, others)))
-
-
-def _calls_with_both(node: ast.AST, call: ast.expr) -> bool:
-    """Whether a node calls the same method with items and frames."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(call, ast.Call)
-        and ast.dump(node.func) == ast.dump(call.func)
-        and {ITEMS, FRAMES} <= {keyword.arg for keyword in node.keywords}
-    )
-
-
-def _joined(port: _Port, chain: ast.stmt, statement: ast.Assign, pad: ast.keyword) -> TextEdit | None:
-    """The chain of branches becomes one of its statements, with the larger padding; None where a comment would go."""
-    module = port.methods[REPLAY][0]
-    value = pad.value
-    lines = module.text.encode().splitlines()
-    if any(b"#" in line for line in lines[chain.lineno - 1 : chain.end_lineno]):
-        return None
-    assert value.lineno == value.end_lineno, "a name"
-    taken = lines[statement.lineno - 1 : statement.end_lineno]
-    at = value.lineno - statement.lineno
-    larger = f"max({ITEMS}, {FRAMES})".encode()
-    taken[at] = taken[at][: value.col_offset] + larger + taken[at][value.end_col_offset :]
-    taken[0] = taken[0][statement.col_offset :]
-    deeper = statement.col_offset - chain.col_offset
-    if any(line[:deeper].strip() for line in taken[1:]):
-        return None  # a text over several lines
-    comment = b"# Pad as the capture does: its buffers serve images and videos alike."
-    text = [comment, b" " * chain.col_offset + taken[0], *(line[deeper:] for line in taken[1:])]
-    end = b"\r\n" if b"\r\n" in port.tree.read_bytes(module.file) else b"\n"
-    return replace(_put(chain, ""), new=end.join(text))
-
-
-def _unused_tests(port: _Port, method: FunctionNode, index: int) -> Iterator[TextEdit | None]:
-    """The assignments of names that only the tests of a chain read go with it; None where one may do more."""
-    chain = method.body[index]
-    tests = [node.test for node in ast.walk(chain) if isinstance(node, ast.If)]
-    read = [node for node in ast.walk(method) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    inside = {id(node) for test in tests for node in ast.walk(test)}
-    for name in dict.fromkeys(_compared_name(test) for test in tests):
-        if any(node.id == name and id(node) not in inside for node in read):
-            continue
-        set_by = [
-            node
-            for node in method.body
-            if isinstance(node, ast.Assign) and any(_is(target, str(name)) for target in node.targets)
-        ]
-        if len(set_by) == 1 and len(set_by[0].targets) == 1 and _only_reads(port, set_by[0].value):
-            yield TextEdit((set_by[0].lineno, 0), ((set_by[0].end_lineno or 0) + 1, 0), b"")
-        elif set_by:
-            yield None
-
-
-def _only_reads(port: _Port, value: ast.expr) -> bool:
-    """Whether a value is a call `self.METHOD(...)` of a method of the tree that sets no attribute, entry or global."""
-    called = self_attribute(value.func) if isinstance(value, ast.Call) else None
-    module, owner, _ = port.methods[REPLAY]
-    method = port.program.method((module, owner), called) if called else None
-    return method is not None and not any(
-        isinstance(node, (ast.Global, ast.Nonlocal, ast.Expr, ast.Yield, ast.Await))
-        or (isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load))
-        for statement in method[2].body
-        if not _is_docstring(statement)
-        for node in ast.walk(statement)
-    )
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+def _calls(method: FunctionNode) -> list[ast.Call]:
+    return [node for node in ast.walk(method) if isinstance(node, ast.Call)]
 
 
 def _rows_of_a_token(specs: FunctionNode, capture: FunctionNode) -> str:

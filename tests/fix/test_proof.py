@@ -18,9 +18,9 @@ Codes = dict[str, str]
 RIGHT: Codes = {"a": "", "b": "", "c": ""}
 
 
-def repair(name: str, *codes: str, beside: bool = False) -> Repair:
+def repair(name: str, *codes: str) -> Repair:
     span = Span("m.py", 1, 1, 1, 2)
-    return Repair(name, "m.py", "C", ("m",), span, (), "wrong", "right", lambda check: check.code in codes, beside)
+    return Repair(name, "m.py", "C", ("m",), span, (), "wrong", "right", lambda check: check.code in codes)
 
 
 def report(codes: Codes, tail: str = "fa2", *, eager: bool = False, negative: int = 0) -> NumericReport:
@@ -43,13 +43,13 @@ class Lab:
         return (found if isinstance(found, NumericReport) else report(RIGHT | found, eager=bool(repairs)),)
 
 
-R, S, LAST = repair("r", "VCG654"), repair("s", "VCG650"), repair("last", "VCG662", beside=True)
+R, S = repair("r", "VCG654"), repair("s", "VCG650")
 
 
 def test_a_repair_that_mends_is_kept():
     lab = Lab({"": {"a": "VCG654"}, "r": {}})
     lines: list[str] = []
-    proven = prove_repairs([R, S, LAST], lab, tell=lines.append)
+    proven = prove_repairs([R, S], lab, tell=lines.append)
     assert lab.asked == ["", "r"], "nothing asks for the others"
     assert [(kept.repair.name, kept.mended) for kept in proven.kept] == [("r", (("fa2", "image", "a"),))]
     assert (len(proven.before.failing), len(proven.after.failing), proven.after.eager) == (1, 0, 1)
@@ -58,7 +58,7 @@ def test_a_repair_that_mends_is_kept():
 
 def test_nothing_fails_and_nothing_is_tried():
     lab = Lab({"": {}})
-    proven = prove_repairs([R, S, LAST], lab)
+    proven = prove_repairs([R, S], lab)
     assert (lab.asked, proven.kept, proven.dropped, proven.after is proven.before) == ([""], (), (), True)
 
 
@@ -112,25 +112,17 @@ def test_a_repair_on_top_must_keep_the_eager_bits_of_the_run_before():
     assert proven.dropped[0].reason == "the check `eager unchanged: a` (image, fa2) is gone"
 
 
-@pytest.mark.parametrize(
-    ("last", "kept", "reason"),
-    [
-        ({}, ["r", "last"], ""),
-        ({"c": "VCG654"}, ["r"], "the check `c` (image, fa2) does not pass: VCG654 why VCG654"),
-        (report({"a": "", "b": ""}, eager=True), ["r"], "the check `c` (image, fa2) does not pass"),
-    ],
-)
-def test_a_line_beside_others_mends_all_that_it_answers(last, kept, reason):
-    lab = Lab({"": {"a": "VCG654", "c": "VCG662"}, "r": {"c": "VCG662"}, "r+last": last})
-    proven = prove_repairs([LAST, R], lab)
-    assert [one.name for one in proven.repairs] == kept
-    assert [one.reason for one in proven.dropped] == ([reason] if reason else [])
+def test_a_failure_that_nobody_can_meet_is_no_defect():
+    lab = Lab({"": {"a": "VCG654", "b": "VCG657", "c": "VCG662"}, "r": {"b": "VCG657", "c": "VCG662"}})
+    lines: list[str] = []
+    proven = prove_repairs([R], lab, tell=lines.append)
+    assert lines[0] == "1 of 4 checks fail (fa2 attention tails)"
+    assert (len(proven.before.defects), len(proven.after.defects), len(proven.after.failing)) == (1, 0, 2)
 
 
-def test_a_line_beside_others_is_never_alone():
-    lab = Lab({"": {"c": "VCG662"}})
-    assert prove_repairs([LAST, R], lab).kept == ()
-    assert lab.asked == [""]
+def test_a_repair_that_brings_what_is_no_defect_is_dropped():
+    (dropped,) = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": {"b": "VCG657"}})).dropped
+    assert "the check `b` (image, fa2) fails with it: VCG657" in dropped.reason
 
 
 def test_a_port_that_does_not_run_is_an_error():
