@@ -92,6 +92,15 @@ def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], m
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (1024, 3)
 
 
+def test_defaults_of_a_convolutional_tower_are_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("a_module_of_convolutions")
+    module.DEFAULTS = {"ch": 128, "ch_mult": [1, 2], "num_res_blocks": 2}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = ConfigurationSource(None, "", {"vae_config": {"base_channels": 128}}, SETTINGS, module=module.__name__)
+    assert source.make(Attempt()).hf_config.vae_config.base_channels == 32
+    assert module.DEFAULTS == {"ch": 32, "ch_mult": [1, 2], "num_res_blocks": 1}
+
+
 def test_real_sizes_are_the_configurations_own(timm_table: dict[str, Any]) -> None:
     made = ConfigurationSource(None, "", VALUES, SETTINGS).make(Attempt(level=None))
     assert (made.hf_config.vit_hidden_size, made.hf_config.text_config.hidden_size) == (1280, 4096)
