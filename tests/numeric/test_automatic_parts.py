@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 
@@ -666,6 +667,45 @@ def test_a_value_is_guessed_where_its_name_says_what_it_is(name: str, value: Any
     whole = transformers.PretrainedConfig()
     known = Configuration(whole, "a test").repair(AttributeError("missed", name=name, obj=whole))
     assert (known, getattr(whole, name, None)) == (value is not None, value)
+
+
+class Spread:
+    def __init__(
+        self, width: int, layers: int, output_dim: int = 512, quant_config: Any = None, **rest: Any
+    ) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "call", ["Spread(**config.visual, quant_config=None)", "Spread(config.visual)", "Other(**config.visual)"]
+)
+def test_the_arguments_of_a_class_are_guessed(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary that a model gives a class has its required arguments, and the language model its columns."""
+    module = ModuleType("a_model_of_arguments")
+    module.__file__, module.Spread = str(tmp_path / "model.py"), Spread  # type: ignore[attr-defined]
+    (tmp_path / "model.py").write_text(f"def build(config):\n    {call}\n")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    whole = transformers.PretrainedConfig()
+    configuration = Configuration(whole, "a test", module="a_model_of_arguments")
+    configuration.add_guessed(["hidden_size"])
+    known = configuration.repair(AttributeError("missed", name="visual", obj=whole))
+    assert known == call.startswith("Spread(**")
+    assert (whole.hidden_size, getattr(whole, "visual", 0)) == ((512, {"width": 64, "layers": 3}) if known else (64, 0))
+
+
+def test_tags_around_an_image_are_those_of_its_placeholder() -> None:
+    def placeholder(modality: str, index: int) -> str:
+        return {"image": f"Picture {index}: <img></img>"}[modality]
+
+    tokenizer = make_tokenizer()
+    maker = ProcessorMaker(SimpleNamespace(get_placeholder_str=placeholder), Configuration(None, "a test"), tokenizer)
+    for name in ("image_start_tag", "image_end_tag", "image_pad_tag"):
+        assert maker.repair(AttributeError("missed", name=name, obj=tokenizer))
+    assert (tokenizer.image_start_tag, tokenizer.image_end_tag, tokenizer.image_pad_tag) == (
+        "<img>",
+        "</img>",
+        "<image_pad>",
+    )
+    assert not maker.repair(AttributeError("missed", name="sound_start_tag", obj=tokenizer))
 
 
 def test_what_is_missed_of_a_part_of_a_processor_is_the_towers() -> None:
