@@ -692,6 +692,22 @@ def test_the_arguments_of_a_class_are_guessed(call: str, tmp_path: Path, monkeyp
     assert (whole.hidden_size, getattr(whole, "visual", 0)) == ((512, {"width": 64, "layers": 3}) if known else (64, 0))
 
 
+@pytest.mark.parametrize(("prefix", "entries"), [("IMG", 2), ("IMG", None), ("", 2)])
+def test_a_vocabulary_has_a_token_for_each_entry_of_a_codebook(
+    prefix: str, entries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("a_model_of_tokens")
+    module.__file__ = str(tmp_path / "model.py")
+    asked = f"[n for k, n in self.vocab_map.items() if k.startswith({prefix!r})], vocab_map.get('<image>')"
+    (tmp_path / "model.py").write_text(asked)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    whole = transformers.PretrainedConfig(num_embeddings=entries)
+    configuration = Configuration(whole, "a test", module=module.__name__)
+    known = configuration.repair(AttributeError("missed", name="vocabulary_map", obj=whole))
+    assert known == bool(prefix and entries)
+    assert getattr(whole, "vocabulary_map", None) == ({"<image>": 5, "IMG0>": 10, "IMG1>": 11} if known else None)
+
+
 def test_tags_around_an_image_are_those_of_its_placeholder() -> None:
     def placeholder(modality: str, index: int) -> str:
         return {"image": f"Picture {index}: <img></img>"}[modality]

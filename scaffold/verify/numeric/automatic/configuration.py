@@ -151,15 +151,36 @@ class Configuration:
             return 96
         if name.endswith(("_token_id", "_token_index")) or re.fullmatch(r"image\w*_idx", name):
             return 9
+        if re.fullmatch(r"vocab\w*_map", name):
+            return self._vocabulary(name)
         return self._arguments(owner, name)
+
+    def _vocabulary(self, name: str) -> dict[str, int]:
+        """A map of tokens to their numbers, with one for each entry of the codebook that a tower finds images in.
+
+        The model's module says which tokens it asks for, and how the names of the entries' begin: numbers, and one
+        character that ends them, follow.
+        """
+        source = ast.unparse(self._tree()[0])
+        begins = re.findall(r"for (\w+), \w+ in [\w.]*map\.items\(\) if \1\.startswith\('(\w+)'\)", source)
+        entries = self.find("num_embeddings")
+        if not begins or not entries:
+            raise KeyError(name)
+        tokens = dict.fromkeys(re.findall(r"map\.get\('([^']+)'\)", source), USUAL["image_token_id"])
+        return tokens | {f"{begin}{index}>": 10 + index for _, begin in begins for index in range(entries)}
+
+    def _tree(self) -> tuple[ast.Module, dict[str, Any]]:
+        """The model's module as a tree, and its namespace."""
+        names = vars(sys.modules[self.module]) if self.module in sys.modules else {}
+        return ast.parse("".join(linecache.getlines(names.get("__file__") or ""))), names
 
     def _arguments(self, owner: Any, name: str) -> dict[str, Any]:
         """A dictionary that the model's module gives a class as its arguments: those without a default, by name.
 
         A language model that was guessed gets the columns that this class has by default.
         """
-        names = vars(sys.modules[self.module]) if self.module in sys.modules else {}
-        for node in ast.walk(ast.parse(_source_of(names))):
+        tree, names = self._tree()
+        for node in ast.walk(tree):
             spread = (
                 [keyword.value for keyword in node.keywords if not keyword.arg] if isinstance(node, ast.Call) else []
             )
@@ -208,11 +229,6 @@ class Configuration:
             if isinstance(width, int) and width:
                 found.append(f"{'.'.join(path) or 'model'} {width}")
         return ", ".join(found)
-
-
-def _source_of(names: Mapping[str, Any]) -> str:
-    """The source of the module with this namespace; empty where there is none."""
-    return "".join(linecache.getlines(names.get("__file__") or ""))
 
 
 def _guessed_tower(cls: Any) -> Any:
