@@ -231,6 +231,24 @@ def test_videos_of_one_length_where_the_model_takes_no_others(monkeypatch: pytes
         survey._measured(None, "video", (), facts)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("stage", "said", "give"),
+    [("inputs", "KeyError: 'no such token'", "processor, in its folder"), ("model", "Failed to apply", "config.json")],
+)
+def test_a_refusal_says_what_a_checkpoint_has_to_give(stage: str, said: str, give: str) -> None:
+    cause = ValueError("Failed to apply AProcessor on data={}")
+    cause.__cause__ = KeyError("no such token") if stage == "inputs" else None
+
+    def make(attempt: Attempt) -> Any:
+        raise survey.Failure(stage, cause)
+
+    told: list[str] = []
+    with pytest.raises(NoRecipe, match=said) as caught:
+        survey.survey(make, ConfigurationSource(None, "", None, SETTINGS), told.append)
+    assert give in caught.value.help
+    assert told == ["makes a tiny model and its items, way 1 of 1"]
+
+
 def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
     config = transformers.CLIPTextConfig(hidden_size=96, dtype="bfloat16")
     engine = SimpleNamespace(model_config=SimpleNamespace(hf_config=config))
