@@ -311,7 +311,7 @@ class _Child:
         self._request: NumericRequest | None = None
         self._deadline = 0.0
         self._busy = False
-        #: What it did, for a run that ends without a result.
+        #: Its steps so far, for a run that ends without a result.
         self._done: list[str] = []
         environment = self.environment()
         source = str(Path(scaffold.__file__).resolve().parent.parent)
@@ -483,7 +483,7 @@ class _Child:
         return "lab" if self._request is None else self._request.recipe
 
     def _last(self) -> tuple[str, ...]:
-        """What it did last, and its last words."""
+        """Its last steps and its last words."""
         return (*self._done[-_LINES:], *self._stderr.read_text(errors="replace").splitlines()[-_LINES:])
 
 
