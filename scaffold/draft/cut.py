@@ -37,7 +37,7 @@ from scaffold.syntax import find_class, find_method, positional_parameters
 from scaffold.tower.names import mentions
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
-_SIDE = re.compile(r"(^|[._])(image|crop|img|tile)_size(\[\d\])?$")
+_SIDE = re.compile(r"(^|[._])((image|crop|img|tile)_size|resolution)(\[\d\])?$")
 _PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
 _COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
 #: Entries of a configuration of the encoder that may be a size, and those that are none.
@@ -54,6 +54,7 @@ _SPECTRUM = ((1, re.compile(r"\.num_mel_bins$")), (2, _POSITIONS), (1, _POSITION
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
 _DTYPES = ("bool", "int32", "int64")
+_FLOATS = ("float", "bfloat")
 #: The way to an entry of a configuration of the encoder.
 _OF = re.compile(r"self\.(config\.vi\w+|[\w.]+\.config|[\w.]+(?=\.patch_size\b))\.")
 #: Those of a colour image.
@@ -348,7 +349,7 @@ def _units_of(leaf: Leaf, shapes: Mapping[str, tuple[int, _Shape]], part: bool) 
     given = [(key, axis) for key, axis in fitting if any(one.key == key for one in leaf.sources)]
     if given or len(fitting) == 1:
         return (given or fitting)[0]
-    made = leaf.dtype.startswith(("float", "bfloat")) and len(leaf.shape) == 3 and part and len(shapes) == 1
+    made = leaf.dtype.startswith(_FLOATS) and len(leaf.shape) == 3 and part and len(shapes) == 1
     [(key, (count, unit))] = shapes.items() if made and not fitting else [("", (0, ()))]
     return (key, 0) if unit and leaf.shape[0] == count else None
 
@@ -422,8 +423,13 @@ def _text(
 def _taken(
     batch: Batch, number: int | None, results: Sequence[Leaf], count: int, axis: int
 ) -> tuple[tuple[str, ...] | str | None] | None:
-    """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit."""
+    """The used part of a result, in a tuple (None for one tensor); None if it has no row for each unit.
+
+    Numbers of tokens have no columns, by which a budget counts rows.
+    """
     tensors = [leaf for leaf in results if leaf.is_tensor]
+    if len(tensors) == 1 and not tensors[0].dtype.startswith(_FLOATS):
+        return None
     if len(tensors) == 1 and tensors[0].at == "":
         return (None,) if tensors[0].shape[axis : axis + 1] == (count,) else None
     later = (source.of for call in batch.calls for leaf in call.arguments for source in leaf.sources)

@@ -289,6 +289,23 @@ def test_an_explicit_port_of_items_of_one_unit(architecture: str, single: bool, 
     assert section.get("single", False) is single
 
 
+def test_numbers_of_tokens_are_no_features(record: Record, draft: Drafts) -> None:
+    """Chameleon finds a token for each place of its encoder's result: a number has no columns, by which rows count."""
+
+    outer = "self._image_pixels_to_features("
+
+    def numbers(batch: Batch) -> Batch:
+        def of(frame: Frame) -> Frame:
+            found = tuple(replace(leaf, dtype="int64") for leaf in frame.results)
+            return replace(frame, results=found) if frame.text.startswith(outer) else frame
+
+        return replace(batch, frames=tuple(map(of, batch.frames)))
+
+    assert values(draft(NEXT))["forward"]["call"].startswith(outer)
+    inner = values(draft(NEXT, with_batches(record(NEXT), numbers)))
+    assert inner["forward"]["call"].startswith("self.vision_tower(")
+
+
 def test_what_a_model_refuses_is_no_input(draft: Drafts) -> None:
     """Cohere2 Vision's processor declares precomputed embeddings, and the model asserts that there are none."""
     seen = values(draft("Cohere2VisionForConditionalGeneration"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 
@@ -90,6 +91,15 @@ def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], m
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (64, 3)
     source.make(Attempt(Level.DEPTH))
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (1024, 3)
+
+
+def test_defaults_of_a_convolutional_tower_are_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("a_module_of_convolutions")
+    module.DEFAULTS = {"ch": 128, "ch_mult": [1, 2], "num_res_blocks": 2}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = ConfigurationSource(None, "", {"vae_config": {"base_channels": 128}}, SETTINGS, module=module.__name__)
+    assert source.make(Attempt()).hf_config.vae_config.base_channels == 32
+    assert module.DEFAULTS == {"ch": 32, "ch_mult": [1, 2], "num_res_blocks": 1}
 
 
 def test_real_sizes_are_the_configurations_own(timm_table: dict[str, Any]) -> None:
@@ -219,6 +229,24 @@ def test_videos_of_one_length_where_the_model_takes_no_others(monkeypatch: pytes
     stage = "inputs"
     with pytest.raises(survey.Failure):
         survey._measured(None, "video", (), facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stage", "said", "give"),
+    [("inputs", "KeyError: 'no such token'", "processor, in its folder"), ("model", "Failed to apply", "config.json")],
+)
+def test_a_refusal_says_what_a_checkpoint_has_to_give(stage: str, said: str, give: str) -> None:
+    cause = ValueError("Failed to apply AProcessor on data={}")
+    cause.__cause__ = KeyError("no such token") if stage == "inputs" else None
+
+    def make(attempt: Attempt) -> Any:
+        raise survey.Failure(stage, cause)
+
+    told: list[str] = []
+    with pytest.raises(NoRecipe, match=said) as caught:
+        survey.survey(make, ConfigurationSource(None, "", None, SETTINGS), told.append)
+    assert give in caught.value.help
+    assert told == ["makes a tiny model and its items, way 1 of 1"]
 
 
 def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
@@ -657,6 +685,61 @@ def test_a_value_is_guessed_where_its_name_says_what_it_is(name: str, value: Any
     whole = transformers.PretrainedConfig()
     known = Configuration(whole, "a test").repair(AttributeError("missed", name=name, obj=whole))
     assert (known, getattr(whole, name, None)) == (value is not None, value)
+
+
+class Spread:
+    def __init__(
+        self, width: int, layers: int, output_dim: int = 512, quant_config: Any = None, **rest: Any
+    ) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "call", ["Spread(**config.visual, quant_config=None)", "Spread(config.visual)", "Other(**config.visual)"]
+)
+def test_the_arguments_of_a_class_are_guessed(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary that a model gives a class has its required arguments, and the language model its columns."""
+    module = ModuleType("a_model_of_arguments")
+    module.__file__, module.Spread = str(tmp_path / "model.py"), Spread  # type: ignore[attr-defined]
+    (tmp_path / "model.py").write_text(f"def build(config):\n    {call}\n")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    whole = transformers.PretrainedConfig()
+    configuration = Configuration(whole, "a test", module="a_model_of_arguments")
+    configuration.add_guessed(["hidden_size"])
+    known = configuration.repair(AttributeError("missed", name="visual", obj=whole))
+    assert known == call.startswith("Spread(**")
+    assert (whole.hidden_size, getattr(whole, "visual", 0)) == ((512, {"width": 64, "layers": 3}) if known else (64, 0))
+
+
+@pytest.mark.parametrize(("prefix", "entries"), [("IMG", 2), ("IMG", None), ("", 2)])
+def test_a_vocabulary_has_a_token_for_each_entry_of_a_codebook(
+    prefix: str, entries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("a_model_of_tokens")
+    module.__file__ = str(tmp_path / "model.py")
+    asked = f"[n for k, n in self.vocab_map.items() if k.startswith({prefix!r})], vocab_map.get('<image>')"
+    (tmp_path / "model.py").write_text(asked)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    whole = transformers.PretrainedConfig(num_embeddings=entries)
+    configuration = Configuration(whole, "a test", module=module.__name__)
+    known = configuration.repair(AttributeError("missed", name="vocabulary_map", obj=whole))
+    assert known == bool(prefix and entries)
+    assert getattr(whole, "vocabulary_map", None) == ({"<image>": 5, "IMG0>": 10, "IMG1>": 11} if known else None)
+
+
+def test_tags_around_an_image_are_those_of_its_placeholder() -> None:
+    def placeholder(modality: str, index: int) -> str:
+        return {"image": f"Picture {index}: <img></img>"}[modality]
+
+    tokenizer = make_tokenizer()
+    maker = ProcessorMaker(SimpleNamespace(get_placeholder_str=placeholder), Configuration(None, "a test"), tokenizer)
+    for name in ("image_start_tag", "image_end_tag", "image_pad_tag"):
+        assert maker.repair(AttributeError("missed", name=name, obj=tokenizer))
+    assert (tokenizer.image_start_tag, tokenizer.image_end_tag, tokenizer.image_pad_tag) == (
+        "<img>",
+        "</img>",
+        "<image_pad>",
+    )
+    assert not maker.repair(AttributeError("missed", name="sound_start_tag", obj=tokenizer))
 
 
 def test_what_is_missed_of_a_part_of_a_processor_is_the_towers() -> None:

@@ -102,6 +102,16 @@ def test_a_child_that_fails_is_a_failed_report(
     assert report.lines()[-1].startswith("FAIL")
 
 
+def test_what_was_done_is_said_when_time_runs_out(request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = "{'name': 'mixed sizes', 'modality': 'image', 'comparisons': 2, 'sources': []}"
+    says = f"say(event='progress', text='makes a model'); say(event='property', data={done})"
+    child(monkeypatch, f"ask(); {says}; time.sleep(60)")
+    report = check_numerics(replace(request_for, options=NumericOptions(timeout_s=1.0)))
+    assert report.failure is not None
+    first, second = report.failure.notes
+    assert (first, second[:19], second[-10:]) == ("makes a model", "ok   image mixed si", "2 compared")
+
+
 @pytest.mark.parametrize(("pristine_fails", "blamed"), [(True, "oracle"), (False, "pair")])
 def test_a_change_is_not_blamed_for_a_release_that_does_not_run(
     pristine_fails: bool, blamed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -239,6 +239,7 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
     stages.stage = "import"
     recipe.load_class(host_class)
     stages.stage = "build"
+    recipe.tell = lambda text: stages.tell("progress", text=text)
     torch.manual_seed(0)
     config = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with tempfile.TemporaryDirectory(prefix="vitcg-numeric-") as scratch, set_current_vllm_config(config):

@@ -288,6 +288,8 @@ class _ChildFailed(Exception):
 
 
 _NUMBERS = itertools.count()
+#: Lines of what a process did and said before it ended without a result.
+_LINES = 14
 #: Seconds to wait for a process that said why it failed: to import a tree again takes as long.
 _MOMENT = 5.0
 #: Let glibc keep freed memory: a check gives back hundreds of MiB and asks for them again, and half of the time of
@@ -309,6 +311,8 @@ class _Child:
         self._request: NumericRequest | None = None
         self._deadline = 0.0
         self._busy = False
+        #: Its steps so far, for a run that ends without a result.
+        self._done: list[str] = []
         environment = self.environment()
         source = str(Path(scaffold.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
@@ -341,6 +345,7 @@ class _Child:
         """Hand over one request; its time limit starts now."""
         self._request = request
         self._busy = True
+        self._done = []
         self._deadline = time.monotonic() + request.options.timeout_s
         self._tell(
             {
@@ -396,12 +401,15 @@ class _Child:
                 raise _ChildFailed(self._raised(message))
             if message["event"] == "progress":
                 self.watch.note(message["text"])
+                self._done.append(message["text"])
             if message["event"] == "basis":
                 self.watch.basis(message["text"])
             if message["event"] == "case":
                 self.watch.case(message["text"], message["total"])
             if message["event"] == "property":
-                self.watch.settled(Property.from_json(message["data"]))
+                found = Property.from_json(message["data"])
+                self.watch.settled(found)
+                self._done.append(str(found).strip())
             if message["event"] in expected:
                 return message
             if message["event"] == "ended":
@@ -453,13 +461,13 @@ class _Child:
                 "VCG655",
                 f"{self._name()}: the system killed the lab's process, as it does when memory runs out",
                 help="run it with more free memory, or with a recipe of smaller sizes (`--recipe FILE.py`)",
-                notes=self._stderr_tail(),
+                notes=self._last(),
             )
         return Diagnostic(
             "VCG654",
             f"{self._name()}: the lab's process ended with status {status} and no report",
             help="a negative status is a signal: -11 is a crash in compiled code",
-            notes=self._stderr_tail(),
+            notes=self._last(),
         )
 
     def _timed_out(self) -> Diagnostic:
@@ -468,14 +476,15 @@ class _Child:
             "VCG655",
             f"{self._name()}: the lab gave no result within {self._request.options.timeout_s:.0f} s",
             help="look for a loop that waits on data in the changed code, or raise `timeout_s` on a slow machine",
-            notes=self._stderr_tail(),
+            notes=self._last(),
         )
 
     def _name(self) -> str:
         return "lab" if self._request is None else self._request.recipe
 
-    def _stderr_tail(self) -> tuple[str, ...]:
-        return tuple(self._stderr.read_text(errors="replace").splitlines()[-14:])
+    def _last(self) -> tuple[str, ...]:
+        """Its last steps and its last words."""
+        return (*self._done[-_LINES:], *self._stderr.read_text(errors="replace").splitlines()[-_LINES:])
 
 
 class _RealChild(_Child):

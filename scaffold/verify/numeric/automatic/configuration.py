@@ -75,6 +75,8 @@ class Configuration:
     guessed: list[str] = field(default_factory=list)
     #: The class of a tower's configuration that the model's module imports; None for any other tower.
     tower: type | None = None
+    #: Module in whose namespace the host's class stands.
+    module: str = ""
 
     def repair(self, error: BaseException) -> bool:
         """Add the attribute that an `AttributeError` missed, or the value that was None where it looked for one.
@@ -149,6 +151,51 @@ class Configuration:
             return 96
         if name.endswith(("_token_id", "_token_index")) or re.fullmatch(r"image\w*_idx", name):
             return 9
+        if re.fullmatch(r"vocab\w*_map", name):
+            return self._vocabulary(name)
+        return self._arguments(owner, name)
+
+    def _vocabulary(self, name: str) -> dict[str, int]:
+        """A map of tokens to their numbers, with one for each entry of the codebook that a tower finds images in.
+
+        The model's module says which tokens it asks for, and how the names of the entries' begin: numbers, and one
+        character that ends them, follow.
+        """
+        source = ast.unparse(self._tree()[0])
+        begins = re.findall(r"for (\w+), \w+ in [\w.]*map\.items\(\) if \1\.startswith\('(\w+)'\)", source)
+        entries = self.find("num_embeddings")
+        if not begins or not entries:
+            raise KeyError(name)
+        tokens = dict.fromkeys(re.findall(r"map\.get\('([^']+)'\)", source), USUAL["image_token_id"])
+        return tokens | {f"{begin}{index}>": 10 + index for _, begin in begins for index in range(entries)}
+
+    def _tree(self) -> tuple[ast.Module, dict[str, Any]]:
+        """The model's module as a tree, and its namespace."""
+        names = vars(sys.modules[self.module]) if self.module in sys.modules else {}
+        return ast.parse("".join(linecache.getlines(names.get("__file__") or ""))), names
+
+    def _arguments(self, owner: Any, name: str) -> dict[str, Any]:
+        """A dictionary that the model's module gives a class as its arguments: those without a default, by name.
+
+        A language model that was guessed gets the columns that this class has by default.
+        """
+        tree, names = self._tree()
+        for node in ast.walk(tree):
+            spread = (
+                [keyword.value for keyword in node.keywords if not keyword.arg] if isinstance(node, ast.Call) else []
+            )
+            if any((name_path(value) or ("",))[-1] == name for value in spread):
+                cls = names[ast.unparse(node.func)]  # type: ignore[attr-defined]
+                given = {keyword.arg for keyword in node.keywords}  # type: ignore[attr-defined]
+                parameters = [one for one in inspect.signature(cls).parameters.values() if one.name not in given]
+                columns = next((one.default for one in parameters if one.name in _COLUMNS), None)
+                if isinstance(columns, int) and f"{self.path_of(owner)}hidden_size" in self.guessed:
+                    owner.hidden_size = columns
+                return {
+                    one.name: USUAL[one.name]
+                    for one in parameters
+                    if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+                }
         raise KeyError(name)
 
     def parts(self) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -259,7 +306,7 @@ class ConfigurationSource:
             some = {name: USUAL[name] for name in ("max_dynamic_patch",) if name not in self.settings.set}
             made = _empty({**some, **self.settings.set})
             none = "no class of its configuration was found" if self.cls is None else f"no {self.cls.__name__} runs"
-            return Configuration(made, none, list(some), self.tower)
+            return Configuration(made, none, list(some), self.tower, self.module)
         tree = copy.deepcopy(self.values) if self.values is not None else _default_values(self.cls)
         if attempt.geometry:
             for path, part in parts_of(tree):
@@ -277,7 +324,7 @@ class ConfigurationSource:
         hf_config = self._object(tree)
         _put(hf_config, self.settings.set)
         name = self.cls.__name__ if self.cls else "a configuration without a class"
-        made = Configuration(hf_config, f"{name} ({self.how})", tower=self.tower)
+        made = Configuration(hf_config, f"{name} ({self.how})", tower=self.tower, module=self.module)
         if self.settings.set:
             made.source += f", with {', '.join(self.settings.set)} set"
         return made
@@ -620,6 +667,8 @@ def repaired(step: Callable[[], Any], *menders: Any) -> Any:
 #: Half of the frames that are convolved together, and those that attend to each other: one and eight seconds of sound,
 #: which processors count by.
 _WINDOWS, _FRAMES = ("n_window", "n_window_infer"), (50, 800)
+#: Columns of what a tower gives to the language model, as an argument of its class.
+_COLUMNS = ("output_dim", "out_hidden_size", "output_hidden_size")
 #: Pixels of a side of a guessed tower's image.
 _SIDE = 112
 #: Usual values of a configuration's attributes, by name: for configurations that no class and no file describes.

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from scaffold.verify.numeric.automatic.shrink import Tree
+from scaffold.verify.numeric.automatic.shrink import Tree, is_channels
 
 _ROW = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 #: Sizes as the release has them, by what `fixed_towers` calls them: an attempt before may have replaced them.
@@ -36,7 +36,9 @@ def fixed_towers(module: str, values: Tree) -> Iterator[tuple[str, FixedTower]]:
     names = vars(sys.modules[module]) if module in sys.modules else {}
     for name, value in names.items():
         if isinstance(value, PretrainedConfig):
-            yield _fixed(f"{name}_vision_config", value.to_dict, partial(_replace, names, name, type(value)))
+            yield _fixed(f"{name}_vision_config", value.to_dict, partial(_replace, names, name, type(value).from_dict))
+        elif isinstance(value, dict) and any(is_channels(key, number) for key, number in value.items()):
+            yield _fixed(f"{name}_vision_config", value.copy, partial(_replace, names, name, dict))
     with suppress(ImportError):  # of releases with this tower
         table = import_module("vllm.transformers_utils.configs.radio").VIT_TIMM_DIM_BY_NAME
         for name in sorted(table.keys() & set(_strings(values))):
@@ -50,8 +52,8 @@ def _fixed(name: str, sizes: Callable[[], Tree], install: Callable[[Tree], None]
     return name, FixedTower(copy.deepcopy(_RELEASE[name]), install)
 
 
-def _replace(names: dict[str, Any], name: str, cls: Any, sizes: Tree) -> None:
-    names[name] = cls.from_dict(sizes)
+def _replace(names: dict[str, Any], name: str, make: Callable[[Tree], Any], sizes: Tree) -> None:
+    names[name] = make(sizes)
 
 
 def _replace_row(table: dict[str, Any], name: str, sizes: Tree) -> None:

@@ -88,6 +88,8 @@ class ProcessorMaker:
         from transformers.image_processing_base import ImageProcessingMixin
 
         name = getattr(error, "name", None) or ""
+        if getattr(error, "obj", None) is self._tokenizer and name.endswith("_tag"):
+            return self._teach_tag(name)
         if not isinstance(getattr(error, "obj", None), ImageProcessingMixin) or name in self._said:
             return False
         value = self._side(name) or self._configuration.find(name) or USUAL.get(name)
@@ -229,6 +231,15 @@ class ProcessorMaker:
         with suppress(OSError, TypeError):
             for name in re.findall(r'getattr\(tokenizer, "(\w+_token)", None\)', inspect.getsource(cls.__init__)):
                 self._tokenizer.teach(name, f"<{name.removesuffix('_token')}>")
+
+    def _teach_tag(self, name: str) -> bool:
+        """Add a tag around an image to the tokenizer: what stands for an image in a prompt has both, if it has any."""
+        kind, _, which = name.removesuffix("_tag").rpartition("_")
+        with suppress(Exception):  # of a modality that the model has not
+            tags = re.findall(r"<[^<>]+>", self._host.get_placeholder_str(kind, 1))
+            self._tokenizer.teach(name, {"start": tags[0], "end": tags[-1]}.get(which, f"<{kind}_{which}>"))
+            return True
+        return False
 
     # -- its parts -----------------------------------------------------------------------------------------------------
 

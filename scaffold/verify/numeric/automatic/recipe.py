@@ -83,7 +83,7 @@ class AutomaticRecipe(Recipe):
             raise NoRecipe(f"{self.host_class} has no multi-modal processor", "name the class that the registry names")
         source = find_configuration(host, self._settings)
         if self._facts is None:
-            self._learn(survey(lambda attempt: make_model(host, host, source, attempt), source))
+            self._learn(survey(lambda attempt: make_model(host, host, source, attempt), source, self.tell))
         attempt = source.attempts()[self._known.attempt]
         self._model = make_model(host, host, source, attempt, self._known.guessed)
         if host_class is not None:

@@ -38,6 +38,10 @@ _OUTPUT = re.compile(r"out(put)?_hidden_size|hidden_size")
 _OWN_WIDTH = ("embed_dim", "hidden_size", "d_model", "width", "hidden_dim", "dim", "n_embd", "n_embed", "enc_dim")
 #: A width of its own that text and images are projected to; vLLM wants no smaller one than the text's.
 _PROJECTION, _PROJECTED = "projection_dim", 160
+#: Channels of the first level of a convolutional tower, of which the others are multiples, and layers of a level. Each
+#: level normalises groups of 32 channels.
+_CHANNELS, _FEWEST = re.compile("ch|(base_|model_)channels"), 32
+_LEVEL = "num_res_blocks"
 #: One number or a list of numbers of layers.
 _LAYER_NUMBERS = re.compile(
     r".*(_indexes|_indices|_idx|_layer_ids?|_layers_list)|deepstack.*|fullatt.*|(vision_feature|select|vision_select)_layers?"
@@ -57,6 +61,11 @@ class Level(Enum):
 def is_size(name: str) -> bool:
     """Whether a value of this name says how large a model is, or a part of it that says so."""
     return name == "vision_config" or any(form.fullmatch(name) for form in (_DEPTH, _WIDTH, _HEADS))
+
+
+def is_channels(name: Any, value: Any) -> bool:
+    """Whether a value is the number of channels that those of all levels of a convolutional tower are multiples of."""
+    return isinstance(name, str) and _CHANNELS.fullmatch(name) is not None and _is_number(value)
 
 
 def role_of(path: tuple[str, ...]) -> str:
@@ -89,6 +98,7 @@ def shrink(tree: Tree, level: Level = Level.UNEQUAL, keep: frozenset[str] = froz
         _cut_all_layers([part for _, part in parts])
     if level is not Level.DEPTH:
         _cut_widths(parts, level)
+        _cut_channels([part for _, part in parts])
     if level is Level.UNEQUAL:
         _part_projections(parts)
     for path, part in parts:
@@ -180,6 +190,13 @@ def _cut_widths(parts: list[tuple[tuple[str, ...], Tree]], level: Level) -> None
             else:
                 factor = new / old if old else fallback
                 part[name] = scaled.setdefault(value, max(16, round(value * factor / 16) * 16))
+
+
+def _cut_channels(parts: list[Tree]) -> None:
+    for part in parts:
+        if any(is_channels(name, value) for name, value in part.items()):
+            smaller = {name: min(value, _FEWEST) for name, value in part.items() if is_channels(name, value)}
+            part.update({**smaller, **({_LEVEL: 1} if _LEVEL in part else {})})
 
 
 def _cut_sections(part: Tree, size: int, old: int) -> None:

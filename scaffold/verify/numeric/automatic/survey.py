@@ -284,10 +284,14 @@ def make_model(
     )
 
 
-def survey(make: Callable[[Attempt], Model], source: ConfigurationSource) -> Facts:
-    """The first way that gives a sound oracle. Raises `NoRecipe`."""
+def survey(
+    make: Callable[[Attempt], Model], source: ConfigurationSource, tell: Callable[[str], None] = lambda text: None
+) -> Facts:
+    """The first way that gives a sound oracle. Raises `NoRecipe`. `tell` is told of each way."""
     worst: Failure | None = None
-    for number, attempt in enumerate(source.attempts()):
+    attempts = source.attempts()
+    for number, attempt in enumerate(attempts):
+        tell(f"makes a tiny model and its items, way {number + 1} of {len(attempts)}")
         try:
             model = make(attempt)
             try:
@@ -315,7 +319,8 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
         named = re.search(r"pip install ([\w-]+)|requires the ([\w-]+) library", str(deep))
         name = named[1] or named[2] if named else deep.name or str(deep)
         return NoRecipe(f"the {failure.stage} needs the package {name}", f"run `pip install {name}`")
-    what = f"no {failure.stage} could be made: {type(cause).__name__}: {str(cause)[:300]}"
+    said = cause.__cause__ if cause.__cause__ and str(cause).startswith("Failed to apply") else cause
+    what = f"no {failure.stage} could be made: {type(said).__name__}: {str(said)[:300]}"
     if failure.stage == "oracle":
         what = f"the model's results cannot tell right from wrong: {cause}"
     read = failure.configuration and missing_value(failure.configuration, cause)
@@ -326,10 +331,13 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
         )
     if source.values is None:
         where = f"class: {source.how}" if source.cls else "made from guesses"
-        return NoRecipe(
-            f"{what} (its configuration, {where})",
-            "give the checkpoint's values with --config config.json, or its folder with --config FOLDER",
-        )
+        give = "give the checkpoint's values with --config config.json, or its folder with --config FOLDER"
+        if failure.stage in ("processor", "inputs"):
+            give = (
+                "give the checkpoint's processor, in its folder without the weights: --config FOLDER, and with remote "
+                "code --trust-remote-code"
+            )
+        return NoRecipe(f"{what} (its configuration, {where})", give)
     return NoRecipe(what, _WRITE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,6 +88,8 @@ class Recipe(ABC):
     no_embeds: Mapping[str, str] = MappingProxyType({})
     basis: Sequence[str] = ()
     guessed: Sequence[str] = ()
+    #: Is told what a long build does now.
+    tell: Callable[[str], None] = staticmethod(lambda text: None)
 
     def facts(self) -> dict[str, Any]:
         """The findings of `build` about the pristine model, as plain values."""
