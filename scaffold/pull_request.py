@@ -462,7 +462,10 @@ def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     made = f"`{extraction.made}`, which is " * bool(extraction.made)
     yield f"- The graph holds {made}`{explicit.call.text}` of the model's own code."
     if extraction.after is not None:
-        yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
+        but = ", but for these expressions" * bool(explicit.rewrite)
+        yield f"- `{extraction.after}` is the statements behind it, moved as they were{but}. Eager code calls both."
+    for one in explicit.rewrite:
+        yield f"- `{one.new}` costs the host less than `{one.old}`, and means the same."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."
 
 

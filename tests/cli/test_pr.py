@@ -115,7 +115,8 @@ def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
     assert (
         "- The graph holds `_encode_patches`, which is `self.projector(self.vision.forward_features(pixels))`" in text
     )
-    assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were." in text
+    assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were, but for these" in text
+    assert "`images_spatial_crop[jdx].tolist()` costs the host less than `images_spatial_crop[jdx]`" in text
     assert "the model's own code assembles" not in text
     assert "### What gets worse" not in text
 
