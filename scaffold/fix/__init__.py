@@ -9,7 +9,8 @@ from scaffold.fix.description import describe_fix, fix_title
 from scaffold.fix.fixing import Fix, fix_port
 from scaffold.fix.proof import Outcome, Proven, prove_repairs
 from scaffold.fix.remaining import Kind, Remaining, remaining
-from scaffold.fix.rules import Repair, find_repairs
+from scaffold.fix.repair import Repair
+from scaffold.fix.rules import find_repairs
 
 __all__ = [
     "Fix",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Severity
 from scaffold.fix.proof import Proven, prove_repairs
-from scaffold.fix.rules import Repair, apply_repairs, find_repairs, heirs_of
+from scaffold.fix.repair import Repair, apply_repairs, heirs_of
+from scaffold.fix.rules import find_repairs
 from scaffold.verify.numeric import NumericReport, Tail, Watch, check_numerics_all, keep_warm
 from scaffold.verify.style import check_style
 from scaffold.workflow import RefusedResult, numeric_requests, tails_of

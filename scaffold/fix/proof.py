@@ -12,7 +12,7 @@ from functools import cached_property
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.fix.remaining import Kind, judge
-from scaffold.fix.rules import Repair
+from scaffold.fix.repair import Repair
 from scaffold.verify.numeric import TAILS, Check, NumericReport
 
 #: Attention kernel, modality and name of a check.

@@ -2,24 +2,21 @@
 
 A rule reads the syntax tree of a method. It gives exact places of the file, and the text to put there, in the names of
 the method. It judges nothing: `answers` says which failing checks it is for, and only a run of the checks decides
-whether it is kept (`scaffold.fix.proof`). A parameter that a
-rule adds has a default, and overriding methods of subclasses get it as well.
+whether it is kept (`scaffold.fix.proof`). A parameter that a rule adds has a default, and overriding methods of
+subclasses get it as well.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 
-from scaffold.changes import FileChange
-from scaffold.diagnostics import Span
 from scaffold.fix.remaining import too_many_frames
+from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
 from scaffold.protocol import SourceTree, find_model
-from scaffold.protocol.anchors import Subclass
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import FunctionNode, call_name, self_attribute
 from scaffold.tower.source import Method, Owner, Program
@@ -39,61 +36,14 @@ METHODS = (CONFIG, ITEM_SPECS, SELECT, CAPTURE, REPLAY, FORWARD, EAGER, POSTPROC
 AXES = "ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG"
 BUDGET, ITEMS, FRAMES, CLONE = "token_budget", "max_batch_size", "max_frames_per_batch", "clone"
 
-#: Open pull requests of vLLM that have a rule's repair for a class, and those that would mend a fault for all ports.
-_THREADS = {("copy on clone", "Step3VLForConditionalGeneration"): "vllm-project/vllm#52115"}
-_WIDER = {
-    "embeddings run eagerly": "vllm-project/vllm#58122",
-    "many frames run eagerly": "vllm-project/vllm#43403",
-}
-
 #: The parameter of metadata methods for the bound of a sequence that a capture freezes.
 _BOUND = "max_seqlen_override"
 
 #: vLLM's name for an encoder whose items, or parts of items, are shared out among ranks.
 _SWITCH = "use_data_parallel"
 
-Place = tuple[int, int]  # a line from 1, a column in bytes from 0, as `ast` counts
-
-
-@dataclass(frozen=True, slots=True)
-class TextEdit:
-    """The new text for some bytes of a file; without a path, of the repair's."""
-
-    start: Place
-    end: Place
-    new: bytes
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
-
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
-    and `wider` one that would mend the fault for all ports at once.
-    """
-
-    name: str
-    path: str
-    class_name: str
-    methods: tuple[str, ...]
-    span: Span
-    edits: tuple[TextEdit, ...]
-    what: str
-    so: str
-    answers: Callable[[Check], bool] = field(compare=False, repr=False)
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(edit.path or self.path for edit in self.edits)
-
-    @property
-    def thread(self) -> str:
-        return _THREADS.get((self.name, self.class_name), "")
-
-    @property
-    def wider(self) -> str:
-        return _WIDER.get(self.name, "")
+#: Precomputed embeddings of what an encoder of images takes.
+_EMBEDS = ("image_embeds", "video_embeds")
 
 
 def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair, ...]:
@@ -107,7 +57,7 @@ def find_repairs(tree: SourceTree, module: str, class_name: str) -> tuple[Repair
     found = {name: program.method(owner, name) for name in METHODS}
     # A method of the protocol itself is none of the port.
     methods = {name: method for name, method in found.items() if method is not None and method[1].name != PROTOCOL}
-    port = _Port(tree, program, owner, methods)
+    port = Port(tree, program, owner, methods)
     return tuple(repair for rule in _RULES if (repair := rule(port)) is not None)
 
 
@@ -115,138 +65,20 @@ def _with_port(tree: SourceTree, program: Program, owner: Owner) -> Owner:
     """The class itself, or the one subclass that has the port for some versions of the model."""
     if program.method(owner, CAPTURE) is not None:
         return owner
-    heirs = [program.owner(heir.path, heir.class_name) for heir in _heirs(tree, owner[0].file, owner[1].name)]
+    heirs = find_heirs(tree, program, owner)
     found = {method[:2] for heir in heirs if (method := program.method(heir, CAPTURE)) is not None}
     return found.pop() if len(found) == 1 else owner
-
-
-def _heirs(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass, ...]:
-    from scaffold.protocol import find_subclasses
-
-    return find_subclasses(tree, path, class_name)
-
-
-def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
-    """The files with the edits of all these repairs, in the target's format. Raises VCG623 where ruff cannot be run."""
-    from scaffold.verify.style import format_changed
-
-    changes = []
-    found: defaultdict[str, list[TextEdit]] = defaultdict(list)
-    for repair in repairs:
-        for edit in repair.edits:
-            found[edit.path or repair.path].append(edit)
-    for path, edits in found.items():
-        before = tree.read_bytes(path)
-        starts = [0, *accumulate(map(len, before.splitlines(keepends=True)))]
-        after = before
-        for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-            start, end = (starts[line - 1] + column for line, column in (edit.start, edit.end))
-            after = after[:start] + edit.new + after[end:]
-        text = format_changed(before.decode(), after.decode(), path=path, config_root=tree.root)
-        changes.append(FileChange(path, before, text.encode()))
-    return tuple(changes)
-
-
-def heirs_of(tree: SourceTree, module: str, class_name: str, repairs: Sequence[Repair]) -> tuple[str, ...]:
-    """The other classes whose port runs a repaired method: subclasses of the class that defines it."""
-    program = Program(tree)
-    own = program.owner(find_model(tree, module, class_name).path, class_name)
-    found: dict[str, None] = {}
-    for repair in repairs:
-        definer = program.owner(repair.path, repair.class_name)
-        heirs = ((heir.path, heir.class_name) for heir in _heirs(tree, repair.path, repair.class_name))
-        for path, name in ((repair.path, repair.class_name), *heirs):
-            heir = program.owner(path, name)
-            same = any(program.method(heir, one) == program.method(definer, one) for one in repair.methods)
-            if same and heir[1] is not own[1]:
-                found[name] = None
-    return tuple(found)
-
-
-#: Precomputed embeddings of what an encoder of images takes.
-_EMBEDS = ("image_embeds", "video_embeds")
-
-_NOTHING = ast.FunctionDef("", ast.arguments([], [], None, [], [], None, []), [], [])
-
-
-@dataclass(frozen=True)
-class _Port:
-    """The methods of a port, each as the class finds it."""
-
-    tree: SourceTree
-    program: Program
-    owner: Owner
-    methods: dict[str, Method]
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """The file and the name of the class."""
-        return self.owner[0].file, self.owner[1].name
-
-    def function(self, name: str) -> FunctionNode:
-        """The method of that name; an empty one where the class has none."""
-        return self.methods[name][2] if name in self.methods else _NOTHING
-
-    def text(self, name: str, node: ast.expr) -> str:
-        return self.methods[name][0].segment(node)
-
-    def repair(
-        self,
-        name: str,
-        methods: str | Sequence[str],
-        edits: Sequence[TextEdit],
-        what: str,
-        so: str,
-        answers: Callable[[Check], bool],
-    ) -> Repair | None:
-        """None where the methods are of several classes, which no edit of one file mends."""
-        methods = [methods] if isinstance(methods, str) else methods
-        module, owner, _ = self.methods[methods[0]]
-        if any(self.methods[method][1] is not owner for method in methods):
-            return None
-        (line, column), (end_line, end_column) = edits[0].start, edits[0].end
-        span = Span(module.shown, line, column + 1, end_line, end_column + 1)
-        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers)
-
-    def before_body(self, name: str, lines: Sequence[str]) -> TextEdit:
-        """These lines as the first ones of a method, behind its docstring and its imports."""
-        first = next(node for node in self.function(name).body if not _stays_ahead(node))
-        return self.insert(name, first, lines)
-
-    def insert(self, name: str, statement: ast.stmt, lines: Sequence[str]) -> TextEdit:
-        """These lines before a statement of a method and the comment above it."""
-        text = self.methods[name][0].text.splitlines()
-        line = statement.lineno
-        while text[line - 2].lstrip().startswith("#"):
-            line -= 1
-        return self._lines(name, line, statement.col_offset, lines)
-
-    def comment(self, name: str, text: str) -> TextEdit:
-        """This comment in the place of the one above the first statement of a method, if there is one."""
-        first = next(node for node in self.function(name).body if not _stays_ahead(node))
-        edit = self.insert(name, first, [text])
-        return replace(edit, end=(first.lineno, 0))
-
-    def append(self, name: str, lines: Sequence[str]) -> TextEdit:
-        """A method behind this one."""
-        method = self.function(name)
-        return self._lines(name, (method.end_lineno or 0) + 1, method.col_offset, ["", *lines])
-
-    def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
-        end = "\r\n" if b"\r\n" in self.tree.read_bytes(self.methods[name][0].file) else "\n"
-        new = "".join(f"{' ' * indent if one else ''}{one}{end}" for one in lines)
-        return TextEdit((line, 0), (line, 0), new.encode())
 
 
 # -- the rules ---------------------------------------------------------------------------------------------------------
 
 
-def _capture_rounds_up(port: _Port) -> Repair | None:
+def _capture_rounds_up(port: Port) -> Repair | None:
     """`token_budget // max_batch_size` in the capture: items of one size fill less than the budget, and one may need
     all of it.
     """
     quotients = filter(None, map(_quotient, ast.walk(port.function(CAPTURE))))
-    edits = [_put(node, f"({BUDGET} + {ITEMS} - 1) // {ITEMS}") for node in quotients if _is(node.right, ITEMS)]
+    edits = [put(node, f"({BUDGET} + {ITEMS} - 1) // {ITEMS}") for node in quotients if _is(node.right, ITEMS)]
     if not edits:
         return None
     return port.repair(
@@ -260,7 +92,7 @@ def _capture_rounds_up(port: _Port) -> Repair | None:
     )
 
 
-def _rows_by_budget(port: _Port) -> Repair | None:
+def _rows_by_budget(port: Port) -> Repair | None:
     """`min(token_budget // tokens, max_batch_size)` where an item may have several rows of a buffer: only the budget
     limits those.
     """
@@ -281,7 +113,7 @@ def _rows_by_budget(port: _Port) -> Repair | None:
         return port.repair(
             "rows by budget alone",
             CAPTURE,
-            [_put(limit, kept)],
+            [put(limit, kept)],
             f"the capture gives {' and '.join(f'`{key}`' for key in buffers)} at most one row an item, and an item may "
             "have several",
             f"`{kept}` alone counts the rows",
@@ -290,7 +122,7 @@ def _rows_by_budget(port: _Port) -> Repair | None:
     return None
 
 
-def _pad_as_captured(port: _Port) -> Repair | None:
+def _pad_as_captured(port: Port) -> Repair | None:
     """Two calls of one metadata method in the replay, for images and for videos, that pad to different numbers of
     sequences. The graph's buffers have room for both, so one of them is padded short and the manager's zeros follow.
     """
@@ -310,7 +142,7 @@ def _pad_as_captured(port: _Port) -> Repair | None:
     return port.repair(
         "pad as captured",
         REPLAY,
-        [_put(keyword.value, larger) for _, keyword in pads],
+        [put(keyword.value, larger) for _, keyword in pads],
         "a replay pads its sequences differently for images and for videos, and the capture for both: behind a "
         "list of offsets that is too short the manager leaves zeros",
         f"both pad to `{larger}`, as the capture does",
@@ -318,7 +150,7 @@ def _pad_as_captured(port: _Port) -> Repair | None:
     )
 
 
-def _bound_in_rows(port: _Port) -> Repair | None:
+def _bound_in_rows(port: Port) -> Repair | None:
     """The capture freezes the longest sequence at the budget, which counts output tokens, while attention has rows.
 
     The item specs say how many rows make a token. Their divisors must be what the capture's own names are.
@@ -326,7 +158,7 @@ def _bound_in_rows(port: _Port) -> Repair | None:
     capture = port.function(CAPTURE)
     factor = _rows_of_a_token(port.function(ITEM_SPECS), capture)
     edits = [
-        _put(keyword.value, f"{BUDGET} * {factor}")
+        put(keyword.value, f"{BUDGET} * {factor}")
         for node in ast.walk(capture)
         for keyword in (node.keywords if isinstance(node, ast.Call) else ())
         if keyword.arg == _BOUND and _is(keyword.value, BUDGET)
@@ -344,7 +176,7 @@ def _bound_in_rows(port: _Port) -> Repair | None:
     )
 
 
-def _copy_on_clone(port: _Port) -> Repair | None:
+def _copy_on_clone(port: Port) -> Repair | None:
     """`torch.cat(parts) if len(parts) > 1 else parts[0]`: a single part is a view of the graph's output, which the next
     replay overwrites, although `clone` asks for a copy.
     """
@@ -360,7 +192,7 @@ def _copy_on_clone(port: _Port) -> Repair | None:
             return port.repair(
                 "copy on clone",
                 POSTPROCESS,
-                [_put(node.test, f"{port.text(POSTPROCESS, node.test)} or {CLONE}")],
+                [put(node.test, f"{port.text(POSTPROCESS, node.test)} or {CLONE}")],
                 f"a result of one part is a view of the graph's memory, although `{CLONE}` asks for a copy: the next "
                 "replay changes it",
                 f"one part is copied, too, where `{CLONE}` is set",
@@ -369,7 +201,7 @@ def _copy_on_clone(port: _Port) -> Repair | None:
     return None
 
 
-def _embeddings_run_eagerly(port: _Port) -> Repair | None:
+def _embeddings_run_eagerly(port: Port) -> Repair | None:
     """Precomputed embeddings have no pixels, for which every method of a port asks. With more tokens than any budget
     has, or none where the port finishes results itself, the manager gives an item of them to no graph.
     """
@@ -420,7 +252,7 @@ def _embeddings_run_eagerly(port: _Port) -> Repair | None:
     )
 
 
-def _many_frames_run_eagerly(port: _Port) -> Repair | None:
+def _many_frames_run_eagerly(port: Port) -> Repair | None:
     """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch. A batch of
     too many gets the result of the eager forward in the place of the replay's.
     """
@@ -463,7 +295,7 @@ def _many_frames_run_eagerly(port: _Port) -> Repair | None:
     )
 
 
-def _finished_once(port: _Port) -> Repair | None:
+def _finished_once(port: Port) -> Repair | None:
     """The manager finishes an eager result as it finishes a graph's, so an eager forward must end where a graph does.
 
     The last call of the eager forward is the first of the post-processing, and none of the graph's forward.
@@ -475,13 +307,13 @@ def _finished_once(port: _Port) -> Repair | None:
     last = eager.body[-1].value if eager.body and isinstance(eager.body[-1], ast.Return) else None
     if not isinstance(last, ast.Call) or not last.args or ast.dump(last.func) not in finished - captured:
         return None
-    edits = [_put(last, port.text(EAGER, last.args[0]))]
+    edits = [put(last, port.text(EAGER, last.args[0]))]
     # Sizes were moved to the device for that call. The encoder gets them where the processor has put them.
     moved = {argument.id for argument in last.args[1:] if isinstance(argument, ast.Name)}
     for node in eager.body:
         value = node.value if isinstance(node, ast.Assign) and {*map(ast.unparse, node.targets)} <= moved else None
-        if isinstance(value, ast.Call) and call_name(value) == "async_tensor_h2d":
-            edits.append(_put(value, port.text(EAGER, value.args[0])))
+        if isinstance(value, ast.Call) and call_name(value) == "async_tensor_h2d" and value.args:
+            edits.append(put(value, port.text(EAGER, value.args[0])))
     method = port.text(EAGER, last.func)
     return port.repair(
         "finished once",
@@ -493,7 +325,7 @@ def _finished_once(port: _Port) -> Repair | None:
     )
 
 
-def _no_sharding_inside(port: _Port) -> Repair | None:
+def _no_sharding_inside(port: Port) -> Repair | None:
     """The manager has given each rank its own items. A forward that shares them out once more waits for ranks that run
     another graph. So each method on the way to vLLM's switch gets a parameter that turns the sharing off.
     """
@@ -501,7 +333,7 @@ def _no_sharding_inside(port: _Port) -> Repair | None:
 
     if not port.methods.keys() >= {FORWARD, EAGER}:
         return None
-    heirs = [port.program.owner(heir.path, heir.class_name) for heir in _heirs(port.tree, *port.place)]
+    heirs = find_heirs(port.tree, port.program, port.owner)
     entries = _entries(port, heirs)
     code = ", ".join(map(ast.unparse, _calls(entries[0][2])))
     parts = {
@@ -523,7 +355,8 @@ def _no_sharding_inside(port: _Port) -> Repair | None:
     for (path, class_name, name), calls in found.forwards.items():
         method = port.program.own_method(port.program.owner(path, class_name), name)
         assert method is not None, name
-        if "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
+        given = method[2].args
+        if given.vararg or given.kwarg or "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
             return None
         edits += _with_parameter(path, method[2], calls)
     return port.repair(
@@ -537,7 +370,7 @@ def _no_sharding_inside(port: _Port) -> Repair | None:
     )
 
 
-def _entries(port: _Port, heirs: Sequence[Owner]) -> list[Method]:
+def _entries(port: Port, heirs: Sequence[Owner]) -> list[Method]:
     """Both forwards, or the method that nothing but them calls."""
     forwards = [port.methods[FORWARD], port.methods[EAGER]]
     inside = Counter(self_attribute(call.func) for *_, method in forwards for call in _calls(method))
@@ -551,10 +384,11 @@ def _entries(port: _Port, heirs: Sequence[Owner]) -> list[Method]:
 
 def _argument(path: str, call: ast.Call, text: str) -> TextEdit:
     """One more argument behind the others of a call."""
-    last = max(
-        (*call.args, *(keyword.value for keyword in call.keywords)), key=lambda node: (node.lineno, node.col_offset)
-    )
-    return _behind(path, last, text)
+    given = (*call.args, *(keyword.value for keyword in call.keywords))
+    if not given:
+        end = (call.end_lineno or 0, (call.end_col_offset or 0) - 1)
+        return TextEdit(end, end, text.encode(), path)
+    return _behind(path, max(given, key=lambda node: (node.lineno, node.col_offset)), text)
 
 
 def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> Iterator[TextEdit]:
@@ -566,7 +400,7 @@ def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> I
     yield _behind(path, last, "shard: bool = True")
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and self_attribute(node) == _SWITCH:
-            yield replace(_put(node, f"(shard and self.{_SWITCH})"), path=path)
+            yield replace(put(node, f"(shard and self.{_SWITCH})"), path=path)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in calls:
             yield _argument(path, node, "shard=shard")
 
@@ -576,7 +410,7 @@ def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
     return TextEdit(end, end, f", {text}".encode(), path)
 
 
-def _embeds_fields(port: _Port) -> dict[str, str]:
+def _embeds_fields(port: Port) -> dict[str, str]:
     """The processor's fields of precomputed embeddings. Each has the name of the field with their sizes where all items
     are one tensor, without the modality if there are several, and an empty text where each item has its own.
 
@@ -640,17 +474,6 @@ _RULES = (
 
 
 # -- questions to a method ---------------------------------------------------------------------------------------------
-
-
-def _put(node: ast.expr | ast.stmt, text: str) -> TextEdit:
-    return TextEdit((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0), text.encode())
-
-
-def _stays_ahead(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring or an import."""
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
-    return isinstance(statement, (ast.Import, ast.ImportFrom))
 
 
 def _is(node: ast.AST, name: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.fix.proof import Outcome, prove_repairs
 from scaffold.fix.remaining import Kind, remaining
-from scaffold.fix.rules import Repair
+from scaffold.fix.repair import Repair
 from scaffold.verify.numeric import Check, NumericReport
 from scaffold.verify.numeric.reports import ObservedHazard
 

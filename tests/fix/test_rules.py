@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from scaffold.changes import FileChange, unified_lines
-from scaffold.fix.rules import Repair, apply_repairs, find_repairs, heirs_of
+from scaffold.fix.repair import Repair, apply_repairs, heirs_of
+from scaffold.fix.rules import find_repairs
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
