@@ -726,6 +726,28 @@ def test_a_vocabulary_has_a_token_for_each_entry_of_a_codebook(
     assert getattr(whole, "vocabulary_map", None) == ({"<image>": 5, "IMG0>": 10, "IMG1>": 11} if known else None)
 
 
+def test_a_missing_value_is_said_with_those_that_the_code_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("a_model_that_compares")
+    module.__file__ = str(tmp_path / "model.py")
+    (tmp_path / "model.py").write_text("if config.kind == 'mlp' or kind in ('linear', 'mlp') or kind > 1: ...")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    configuration = Configuration(transformers.PretrainedConfig(), "a test", module=module.__name__)
+
+    def make(attempt: Attempt) -> Any:
+        try:
+            configuration.hf_config.kind  # noqa: B018
+        except AttributeError as error:
+            failure = survey.Failure("model", error)
+        failure.configuration = configuration
+        raise failure
+
+    with pytest.raises(NoRecipe) as caught:
+        survey.survey(make, ConfigurationSource(None, "", None, SETTINGS))
+    assert caught.value.help.startswith("give the value (the code knows mlp, linear), as --set kind=VALUE")
+
+
 def test_tags_around_an_image_are_those_of_its_placeholder() -> None:
     def placeholder(modality: str, index: int) -> str:
         return {"image": f"Picture {index}: <img></img>"}[modality]

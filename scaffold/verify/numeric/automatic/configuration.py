@@ -169,6 +169,14 @@ class Configuration:
         tokens = dict.fromkeys(re.findall(r"map\.get\('([^']+)'\)", source), USUAL["image_token_id"])
         return tokens | {f"{begin}{index}>": 10 + index for _, begin in begins for index in range(entries)}
 
+    def compared(self, name: str) -> list[str]:
+        """The texts that the model's module compares a value of this name with."""
+        compares = (node for node in ast.walk(self._tree()[0]) if isinstance(node, ast.Compare))
+        found = (node.comparators for node in compares if (name_path(node.left) or ("",))[-1] == name)
+        constants = (one for given in found for value in given for one in ast.walk(value))
+        texts = (one.value for one in constants if isinstance(one, ast.Constant) and isinstance(one.value, str))
+        return list(dict.fromkeys(texts))
+
     def _tree(self) -> tuple[ast.Module, dict[str, Any]]:
         """The model's module as a tree, and its namespace."""
         names = vars(sys.modules[self.module]) if self.module in sys.modules else {}

@@ -324,11 +324,10 @@ def _no_recipe(failure: Failure, source: ConfigurationSource) -> NoRecipe:
     if failure.stage == "oracle":
         what = f"the model's results cannot tell right from wrong: {cause}"
     read = failure.configuration and missing_value(failure.configuration, cause)
-    if read:
-        return NoRecipe(
-            f"{what}; {read}",
-            f"give the value, as --set {read.path}=VALUE or below `verify.set`, or the checkpoint's with --config",
-        )
+    if read and failure.configuration:
+        known = ", ".join(failure.configuration.compared(read.path.rpartition(".")[2]))
+        give = f"give the value{f' (the code knows {known})' if known else ''}, as --set {read.path}=VALUE"
+        return NoRecipe(f"{what}; {read}", f"{give} or below `verify.set`, or the checkpoint's with --config")
     if source.values is None:
         where = f"class: {source.how}" if source.cls else "made from guesses"
         give = "give the checkpoint's values with --config config.json, or its folder with --config FOLDER"
