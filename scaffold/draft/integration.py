@@ -46,9 +46,10 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the
     model's offline example; without one a prompt is placeholder and question. A model without a placeholder takes that
     of the example's prompt. One that only pools has no test entry: the test generates text. The test has dummy weights,
-    since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model. Where
-    they give none, and every item has as many tokens, a recorded context below that of most tests is enough: vLLM
-    refuses more than a checkpoint has. Their test, table and example have no place for sound alone.
+    since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model, or its
+    example's, if that is longer than usual. Where they give none, and every item has as many tokens, a recorded context
+    below that of most tests is enough: vLLM refuses more than a checkpoint has. Their test, table and example have no
+    place for sound alone.
     """
     if not _PROMPTS.keys() & set(modalities):
         return
@@ -78,8 +79,11 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
         context, usual = keywords.get("max_model_len"), _usual_context(subject.tree)
         positions = _positions(recording) if recording is not None and sheet.has("explicit.single") else None
+        shown = _shown_context(example) if example is not None else None
         if isinstance(context, int):
             sheet.put(f"{at}.max_model_len", context, place)
+        elif shown is not None and usual is not None and shown[0] > usual[0]:
+            sheet.put(f"{at}.max_model_len", *shown, why=f"not {usual[0]} as in other entries: that of the example")
         elif positions is not None and usual is not None and positions < usual[0]:
             why = f"not {usual[0]} as in other entries: the recorded language model has {positions} positions"
             sheet.put(f"{at}.max_model_len", positions, usual[1], why=why)
@@ -125,6 +129,15 @@ def _usual_context(tree: SourceTree) -> tuple[int, SourceLine] | None:
     fields = {field.name: field.default for field in registry.entry_fields} if registry is not None else {}
     default = fields.get("max_model_len") or ""
     return (int(default), SourceLine(registry.path, registry.line)) if registry and default.isdecimal() else None
+
+
+def _shown_context(example: _Example) -> tuple[int, SourceLine] | None:
+    """The context that the model's offline example asks for: its prompts and images are those of the test."""
+    for node in ast.walk(example.function):
+        if isinstance(node, ast.keyword) and node.arg == "max_model_len" and isinstance(node.value, ast.Constant):
+            value = node.value.value
+            return (value, SourceLine(example.file, node.value.lineno)) if isinstance(value, int) else None
+    return None
 
 
 def _positions(recording: Recording) -> int | None:

@@ -70,10 +70,16 @@ def test_names_of_examples_may_have_hyphens(release_tree):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "length"), [("Blip2ForConditionalGeneration", None), ("Alpamayo2Super", 8192)]
+    ("architecture", "length"),
+    [
+        ("Blip2ForConditionalGeneration", None),
+        ("Alpamayo2Super", 8192),
+        ("BeeForConditionalGeneration", 16384),  # its example's: 4096 tokens hold no image of several tiles
+        ("PaliGemmaForConditionalGeneration", None),  # its example has less than other tests
+    ],
 )
 def test_a_test_fits_its_machine(architecture, length, release_tree):
-    """Random weights, and the context that vLLM's own tests give the model: a class's default says nothing of one."""
+    """Random weights, and the context that vLLM's own tests or example give: a class's default says nothing of one."""
     test, _ = drafted(release_tree("0.33.0"), architecture)
     assert (test["dummy_arch"], test.get("max_model_len")) == (architecture, length)
 
