@@ -37,7 +37,7 @@ from scaffold.syntax import find_class, find_method, positional_parameters
 from scaffold.tower.names import mentions
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
-_SIDE = re.compile(r"(^|[._])((image|crop|img|tile)_size|resolution)(\[\d\])?$")
+_SIDE = re.compile(r"((^|[._])(image|crop|img|tile)_size|(^|\.)resolution)(\[\d\])?$")
 _PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
 _COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
 #: Entries of a configuration of the encoder that may be a size, and those that are none.
