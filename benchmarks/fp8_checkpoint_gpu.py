@@ -147,10 +147,10 @@ def conversions(host: Any, rounds: int) -> list[dict[str, Any]]:
     from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 
     from scaffold.runtime.tuning import kernels
-    from scaffold.runtime.tuning.tower import vision_modules
+    from scaffold.runtime.tuning.tower import tower_modules
 
     engine = QuantFP8(static=False, group_shape=GroupShape.PER_TOKEN)
-    layers = [module for module in vision_modules(host).values() if hasattr(module, "scheme")]
+    layers = [module for module in tower_modules(host).values() if hasattr(module, "scheme")]
     found = []
     for width in sorted({layer.input_size for layer in layers}):
         x = torch.randn(ROWS, width, device=DEVICE, dtype=DTYPE)

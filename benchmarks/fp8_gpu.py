@@ -78,10 +78,10 @@ def distance(got: torch.Tensor, want: torch.Tensor) -> float:
 def outputs_of_blocks(tower: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
     """The output of each block of a tower for a call."""
     from scaffold.runtime.tuning.blocks import block_of
-    from scaffold.runtime.tuning.tower import vision_modules
+    from scaffold.runtime.tuning.tower import tower_modules
 
     found: list[torch.Tensor] = []
-    blocks = [module for module in vision_modules(tower).values() if block_of(module) is not None]
+    blocks = [module for module in tower_modules(tower).values() if block_of(module) is not None]
 
     def watched(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def run(*args: Any, **kwargs: Any) -> torch.Tensor:
