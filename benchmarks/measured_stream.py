@@ -268,7 +268,7 @@ def starts() -> str:
 
 
 def memory_for_operators() -> Iterator[str]:
-    """MiB of graphs for each model, as served by default, or in its stream where that allows no videos."""
+    """MiB of graphs for each model: with videos allowed where that was measured, or with images alone."""
     served, alone = load(SERVED)["models"], load("stream_h200")["models"]
     models = {name.removesuffix(":served"): one for name, one in served.items() if name.endswith(":served")}
     found = models | {name: one for name, one in alone.items() if name.partition(":")[0] not in models}
@@ -286,9 +286,11 @@ def memory_for_operators() -> Iterator[str]:
         ],
     )  # fmt: skip
     larger = load("memory_h200")["settings"]["tokens"]
-    yield wrapped(f"""On an H200, the encoder alone, with what `vllm serve` allows by default. *At most* has the tuned
-    copies of weights, and [what start-up holds for later](promises.md#memory). Graphs [for {larger}
-    tokens](measured/memory.md) are larger. Other models were not measured with these defaults.""")
+    videos = ", ".join(NAMES[name] for name in NAMES if name in models)
+    yield wrapped(f"""On an H200, the encoder alone: {videos} with videos allowed, as `vllm serve` does by default, the
+    others with images alone. *At most* has the tuned copies of weights, and [what start-up holds for
+    later](promises.md#memory). Graphs [for {larger} tokens](measured/memory.md) are larger. Other models were not
+    measured with these defaults.""")
 
 
 def plans() -> str:

@@ -38,7 +38,7 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
         f"{name} inherits the port of {holder.name}: nothing is to be done",
         subject.tree.span(subject.model.file, subject.model.place.line),
         f"vLLM captures its encoder with the methods of {holder.name}, and faults of that port are faults here, too: "
-        f"`fix` mends them. If {name} makes another tower, check the port with `verify`, or draft one of its own: add "
+        f"`fix` lists them. If {name} makes another tower, check the port with `verify`, or draft one of its own: add "
         "--force",
         Severity.INFO,
     )
