@@ -17,12 +17,13 @@ must run out of memory, else this check shows nothing. `vllm_graphs` is the engi
 `vllm_graphs` and `ours` pass the peaks, and 1 otherwise; the result says whether `unbounded` failed. Processes
 (`engine_process.py`) import vLLM together and start their engines in turn. The result is saved after each engine.
 
-    python benchmarks/memory_gpu.py --out RESULT.json --start qwen2_5_vl,qwen2_vl --tokens 2048
+    python benchmarks/memory_gpu.py --out RESULT.json --start qwen2_5_vl:served,internvl:images --tokens 2048
 
 measures start-up alone: the memory that a capture takes of the device with vLLM's manager, with ours untuned and with
-ours tuned. Each has a process of its own, without an engine, and images alone (`stream_gpu.py --start`). `device_mb`
-has all: graphs, the room for later, copies of weights, workspaces. After that our managers capture all that they want
-when idle. The exit status is 0 if each capture ran, whatever it took.
+ours tuned. Each has a process of its own, without an engine (`stream_gpu.py --start`): `:served` allows videos beside
+the images, as `vllm serve` does, and `:images` allows none. `device_mb` has all: graphs, the room for later, copies of
+weights, workspaces. After that our managers capture all that they want when idle. The exit status is 0 if each capture
+ran, whatever it took.
 """
 
 from __future__ import annotations
@@ -284,12 +285,12 @@ class Engine(Child):
 
 
 def measure_starts(models: list[str], tokens: int, limit: float, out: Path | None) -> int:
-    """Measure the memory of each model's start-up with each manager. Returns the exit status."""
+    """Measure the memory of each model's start-up with each manager, by the labels of `stream_gpu.py`."""
     total: dict[str, Any] = {"settings": {"tokens": tokens}, "models": {}}
     script, failed = str(Path(__file__).with_name("stream_gpu.py")), 0
     for model in models:
         for way, name in WAYS.items():
-            command = [*again(script), "--models", f"{model}:images", "--batched", str(tokens), "--start", way]
+            command = [*again(script), "--models", model, "--batched", str(tokens), "--start", way]
             try:
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit, check=True)
             except subprocess.SubprocessError as error:
