@@ -671,8 +671,8 @@ def _render_ceil_div(node: Function, part: Callable[[Node, int], str]) -> tuple[
     text = part(divisor, _UNARY)
     if text.isidentifier():
         return f"({part(dividend, _SUM)} + {text} - 1) // {text}", _PRODUCT
-    # A long divisor is written once. `-a // b` is `(-a) // b`, so the inner sign needs no parentheses.
-    return f"-(-{part(dividend, _UNARY)} // {part(divisor, _UNARY)})", _UNARY
+    # A long divisor is written once.
+    return f"cdiv({part(dividend, _OR)}, {part(divisor, _OR)})", _ATOM
 
 
 def _render_argument(argument: Argument, bindings: Mapping[str, str]) -> str:

@@ -133,13 +133,14 @@ CHAIN_METHOD = "_encode_pixels"
 ENCODE_METHODS = {
     "patch": "_encode_patches",
     "chunk": "_encode_chunks",
+    "frame": "_encode_frames",
     **{name: f"_encode_{name}s" for name in (*MODALITIES, CHUNK)},
 }
 
 
 def unit_word(modality: str, *, single: bool) -> str:
     """The word for one unit, for `ENCODE_METHODS`; `single`: an item is one unit."""
-    return modality if single else "chunk" if modality == "audio" else "patch"
+    return modality if single else {"audio": "chunk", "video": "frame"}.get(modality, "patch")
 
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.

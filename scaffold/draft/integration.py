@@ -58,7 +58,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     )
     placeholders: Mapping[str, str] = recording.placeholders if recording is not None else {}
     example = _example(subject.tree, subject.model)
-    template = _template(example, placeholders.get("image")) if example else None
+    shown = placeholders.get("image", placeholders.get("video"))  # the example of a model of videos alone shows one
+    template = _template(example, shown) if example else None
     if template is not None:
         placeholders = {"image": "", **placeholders}
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
@@ -220,7 +221,7 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
     return loading[0] if len(loading) == 1 else None
 
 
-def _template(example: _Example, image: str | None) -> _Template | None:
+def _template(example: _Example, shown: str | None) -> _Template | None:
     """The prompt of an example with {content} where placeholder and question stand, or the question alone."""
     prompt = next(
         (node for node in ast.walk(example.function) if isinstance(node, ast.JoinedStr) and "question" in _names(node)),
@@ -228,9 +229,9 @@ def _template(example: _Example, image: str | None) -> _Template | None:
     )
     if prompt is None or not _names(prompt) <= {"question", "placeholder"}:
         return None
-    if "placeholder" in _names(prompt) and (image is None or image not in strings(example.function)):
+    if "placeholder" in _names(prompt) and (shown is None or shown not in strings(example.function)):
         return None
-    stands = image or ""
+    stands = shown or ""
     text = "".join(
         str(part.value)
         if isinstance(part, ast.Constant)

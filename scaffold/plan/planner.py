@@ -11,6 +11,7 @@ import dataclasses
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import PutMethods
 from scaffold.plan.entries import plan_entries
@@ -21,7 +22,8 @@ from scaffold.plan.model_file import beside_bases, plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
-from scaffold.plan.towers import plan_tower
+from scaffold.plan.towers import TowerPlan, plan_tower
+from scaffold.plan.views import claims_frames
 from scaffold.protocol import (
     absent_reason,
     find_model,
@@ -30,14 +32,6 @@ from scaffold.protocol import (
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
     from scaffold.protocol import ProtocolProfile, SourceTree
-
-
-#: Why a file of a tower changes, by whether it is split, and whether there is a way to the encoder.
-_WHY = {
-    (True, False): "split the tower",
-    (False, True): "cut out the encoder",
-    (False, False): "pass a parameter to the tower",
-}
 
 
 def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, replace: bool = False) -> Plan:
@@ -52,7 +46,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     notes = left_out(port, profile.dialect)
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
-    tower = plan_tower(port, tree, model)
+    tower = plan_tower(port, tree, model, claims_frames=claims_frames(port, profile.dialect))
     notes += check_names(port, tree, model)
     module, _, class_name = (port.model.mixin or "").rpartition(".")
     named = find_model(tree, module, class_name) if port.model.mixin else None
@@ -64,20 +58,14 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     ported, present, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [plan_mixin(tree, methods.mixin)] if methods.mixin else []
-    files += [
-        FilePlan(path, edits, f"keep a subclass of {port.class_name} out")
-        for path, edits in heirs.edits.items()
-        if path != model.path
-    ]
+    for path in dict.fromkeys([*heirs.edits, *tower.edits]):
+        if path != model.path:
+            edits = (*heirs.edits.get(path, ()), *tower.edits.get(path, ()))
+            files.append(FilePlan(path, edits, _why(port, tower, path in heirs.edits)))
     if any(isinstance(edit, PutMethods) and f"def {QUESTION}" in edit.source for file in files for edit in file.edits):
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
-    files += [
-        FilePlan(path, edits, f"{_WHY[tower.split is not None, tower.way is not None]} of {port.class_name}")
-        for path, edits in tower.edits.items()
-        if path != model.path
-    ]
     _refuse_foreign(port, tree, files)
     notes += [*tower.notes, *heirs.notes, *left]
     if methods.mixin is not None and all(note.code != "VCG466" for note in notes):
@@ -131,6 +119,17 @@ def _runs_again(port: AnyPort) -> Diagnostic:
         port.span("layout" if port.explicit is None else "explicit"),
         severity=Severity.INFO,
     )
+
+
+def _why(port: AnyPort, tower: TowerPlan, has_optout: bool) -> str:
+    """Why a file beside the model's own changes."""
+    if has_optout:
+        return f"keep a subclass of {port.class_name} out"
+    if isinstance(port, PackedPort):
+        what = "split the tower of" if tower.split is not None else "keep vLLM's configuration in a subclass of"
+    else:
+        what = "cut out the encoder of" if tower.way is not None else "pass a parameter to the tower of"
+    return f"{what} {port.class_name}"
 
 
 def _refuse_foreign(port: AnyPort, tree: SourceTree, files: list[FilePlan]) -> None:

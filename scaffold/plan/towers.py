@@ -1,8 +1,8 @@
 """Plans the changes of the tower and of the model class that a port needs beside the protocol methods.
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
-and takes. The model class gets `self.model_config` where the number of frames is asked from the processing info and the
-class keeps neither it nor vLLM's whole configuration.
+and takes. The model class gets `self.vllm_config` where it lacks it and the port reads the user's limit of frames in
+it, or `self.model_config` where the number of frames is asked from the processing info and the class keeps neither.
 """
 
 from __future__ import annotations
@@ -75,8 +75,11 @@ class TowerPlan:
     class_name: str | None = None
 
 
-def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan:
-    """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit."""
+def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_frames: bool = False) -> TowerPlan:
+    """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit.
+
+    `claims_frames`: the port reads the user's limit of frames from vLLM's configuration, if the class keeps that.
+    """
     from scaffold.tower import attention_leaves_rows, split_tower
     from scaffold.tower.source import Program
 
@@ -135,7 +138,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     facts = replace(
         facts,
         has_input_dtype=_has_input_dtype(port, program, (module, owner)),
-        has_vllm_config=any(has_attribute(member, "vllm_config") for _, member in family),
+        has_vllm_config=_has(family, "vllm_config"),
         attention_fills_zeros=not attention_leaves_rows(tree),
         has_lengths=bool(port.lengths & set(tower.keys)),
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
@@ -153,10 +156,20 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> TowerPlan
     if split is not None:
         for part in split.edits:
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
-    kept = ("vllm_config", "model_config")
-    if port.frames_info and not any(has_attribute(member, name) for _, member in family for name in kept):
-        home, edit = _keep_model_config(tree, model, family)
-        edits[home].append(edit)
+    if claims_frames and not facts.has_vllm_config and (inits := _configuring_inits(port, program, tree, family)):
+        facts = replace(facts, has_vllm_config=True)
+        for each in inits:
+            edits[each.file].append(each.keep("vllm_config", "vllm_config"))
+    elif port.frames_info and not facts.has_vllm_config and not _has(family, "model_config"):
+        init = _configuring_init(family)
+        if init is None:
+            raise DiagnosticError.of(
+                "VCG419",
+                f"{model.class_name} keeps no configuration to ask for the number of frames",
+                tree.span(model.path, model.line),
+                "give budget.frames as an expression instead of a method of the processing info",
+            )
+        edits[init.file].append(init.keep("model_config", "vllm_config.model_config"))
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
         Fact("tower", f"{tower.class_name}, {state}", tower.file),
@@ -477,31 +490,43 @@ def _remade(method: ast.FunctionDef, port: PackedPort) -> Iterator[str]:
             yield f"{ast.unparse(node.value.func)}({', '.join(['{pixels}', *map(ast.unparse, further)])})"
 
 
-def _keep_model_config(tree: SourceTree, model: ModelAnchor, family: Family) -> tuple[str, ReplaceMethod]:
-    """`self.model_config = vllm_config.model_config` after `self.config = ...` in the `__init__` that the class runs.
-
-    Gives the file of that `__init__`, which may be a base's, with the edit.
-    """
-    found = _configuring_init(family)
-    if found is None:
-        raise DiagnosticError.of(
-            "VCG419",
-            f"{model.class_name} keeps no configuration to ask for the number of frames",
-            tree.span(model.path, model.line),
-            "give budget.frames as an expression instead of a method of the processing info",
-        )
-    path, owner, init, anchor = found
-    lines = tree.read(path).splitlines()
-    indentation = " " * anchor.col_offset
-    first = min([init.lineno, *(node.lineno for node in init.decorator_list)])
-    body = lines[first - 1 : anchor.end_lineno]
-    rest = lines[(anchor.end_lineno or anchor.lineno) : init.end_lineno]
-    source = "\n".join([*body, f"{indentation}self.model_config = vllm_config.model_config", *rest])
-    return path, ReplaceMethod(owner.name, "__init__", textwrap.dedent(source) + "\n")
+def _has(family: Family, attribute: str) -> bool:
+    return any(has_attribute(member, attribute) for _, member in family)
 
 
-def _configuring_init(family: Family) -> tuple[str, ast.ClassDef, FunctionNode, ast.stmt] | None:
-    """The nearest `__init__` that keeps the configuration: its file, class, itself and the statement that does.
+@dataclass(frozen=True)
+class ConfiguringInit:
+    """An `__init__` that keeps the model's configuration, its file's text, and the last statement that keeps it."""
+
+    file: str
+    class_name: str
+    text: str
+    node: FunctionNode
+    anchor: ast.stmt
+
+    def keep(self, attribute: str, value: str) -> ReplaceMethod:
+        """The edit that keeps another value behind it."""
+        lines, after = self.text.splitlines(), self.anchor.end_lineno or self.anchor.lineno
+        first = min([self.node.lineno, *(node.lineno for node in self.node.decorator_list)])
+        line = f"{' ' * self.anchor.col_offset}self.{attribute} = {value}"
+        source = "\n".join([*lines[first - 1 : after], line, *lines[after : self.node.end_lineno]])
+        return ReplaceMethod(self.class_name, "__init__", textwrap.dedent(source) + "\n")
+
+
+def _configuring_inits(
+    port: PackedPort, program: Program, tree: SourceTree, family: Family
+) -> tuple[ConfiguringInit, ...]:
+    """Those that the class and the subclasses with its port run. None of them where one cannot be changed."""
+    heirs = find_subclasses(tree, port.module, port.class_name)
+    owners = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
+    families = [family, *(tuple(program.lineage(owner)) for owner in owners)]
+    found = [_configuring_init(each) for each in families if not _has(each, "vllm_config")]
+    right = [init for init in found if init is not None and (tree.package is None or tree.beside(init.file))]
+    return tuple({(init.file, init.class_name): init for init in right}.values()) if len(right) == len(found) else ()
+
+
+def _configuring_init(family: Family) -> ConfiguringInit | None:
+    """The nearest `__init__` that keeps the configuration.
 
     A class whose `__init__` does not hand on to that of its base ends the search.
     """
@@ -509,9 +534,9 @@ def _configuring_init(family: Family) -> tuple[str, ast.ClassDef, FunctionNode, 
         init = find_method(owner, "__init__")
         if init is None:
             continue
-        anchor = next((node for node in init.body if sets(node, "config")), None)
-        if anchor is not None:
-            return module.file, owner, init, anchor
+        kept = [node for name in ("config", "model_config") for node in init.body if sets(node, name)]
+        if kept and sets(kept[0], "config"):
+            return ConfiguringInit(module.file, owner.name, module.text, init, kept[-1])
         if not any(isinstance(node, ast.Expr) and "super().__init__(" in ast.unparse(node) for node in init.body):
             return None
     return None

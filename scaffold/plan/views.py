@@ -1306,6 +1306,11 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
     )
 
 
+def claims_frames(port: AnyPort, dialect: Dialect) -> bool:
+    """Whether a video claims so many tokens that those of a batch bound its frames."""
+    return isinstance(port, PackedPort) and port.counts_frames and port.has_video and dialect.zero_path_tokens
+
+
 def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> PackedView:
     names, dialect = Names.of(port), profile.dialect
     height, width = port.merge
@@ -1324,7 +1329,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
     shared = _shared(port, profile, facts)
-    claims_frames = port.counts_frames and port.has_video and dialect.zero_path_tokens
+    claimed = claims_frames(port, dialect)
     if port.embeds is not None and dialect.postprocess.value == "none":
         gate = "not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"
         shared["gate"] = Code(f"{shared['gate']} and {gate}" if shared["gate"] else gate)
@@ -1356,7 +1361,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 parameters,
                 facts,
                 has_hook=dialect.postprocess.value != "none",
-                claims_frames=claims_frames,
+                claims_frames=claimed,
                 main=set_ is sets[0],
             )
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
@@ -1381,7 +1386,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         info_class=facts.info_class[1] if facts.info_class else None,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
-        claims_frames=claims_frames,
+        claims_frames=claimed,
         has_vllm_config=facts.has_vllm_config,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,

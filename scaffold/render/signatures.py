@@ -26,6 +26,7 @@ _SOURCES = {
     "SimpleNamespace": "types",
     "accumulate": "itertools",
     "cached_property": "functools",
+    "cdiv": "vllm.utils.math_utils",
     "suppress": "contextlib",
     "wraps": "functools",
     "TreeSpec": "torch.utils._pytree",

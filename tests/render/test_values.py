@@ -59,6 +59,7 @@ NAMES: dict[str, Any] = {
     "EncoderCudaGraphReplayBuffers": record,
     "SupportsEncoderCudaGraph": Protocol,
     "AttentionBackendEnum": Struct(FLASHINFER="flashinfer"),
+    "cdiv": lambda a, b: -(-a // b),
     "MULTIMODAL_REGISTRY": Struct(
         get_processing_info=lambda config: Struct(get_num_frames_with_most_features=lambda **sizes: 3)
     ),
