@@ -1,7 +1,7 @@
 """Subclasses of the ported class answer to the protocol, too: which ones, which have another tower, which opt out.
 
-A subclass cannot take a base back. So one that opts out has a property that is false, which the release's first
-question then reads (`scaffold.plan.question`).
+A subclass cannot take a base back. So one that opts out has the protocol's attribute, which is false there, and which
+the release's first question then reads (`scaffold.plan.question`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.edit.operations import DropDefinition, Edit, PutMethods
+from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.render import render_template
@@ -45,7 +45,8 @@ def plan_heirs(
     for heir in heirs:
         if heir.class_name in port.model.optout:
             source = render_template("common/optout.py.jinja", checks_types=plan.facts.checks_types)
-            edits[heir.path].append(PutMethods(heir.class_name, source))
+            edits[heir.path] += [AddImport("typing", "ClassVar"), AddImport("typing", "Literal")]
+            edits[heir.path].append(PutMethods(heir.class_name, source, first=True))
     notes = list(_notes(port, tree, plan.class_name, heirs))
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"

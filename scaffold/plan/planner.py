@@ -69,7 +69,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         for path, edits in heirs.edits.items()
         if path != model.path
     ]
-    if any(isinstance(edit, PutMethods) and f"def {QUESTION}" in edit.source for file in files for edit in file.edits):
+    if any(isinstance(edit, PutMethods) and QUESTION in edit.source for file in files for edit in file.edits):
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
