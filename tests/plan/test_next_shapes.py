@@ -236,10 +236,10 @@ CHARGE = "frame_tokens = self._encoder_cudagraph_frame_tokens\n"
 #: Texts of our port and what a person makes of them, for the design of upstream's first port after 0.33.
 BY_HAND = {
     "budgets in patches": {
-        "        max_budget = min(\n": """        patches = self.visual.spatial_merge_size**2
-        max_budget = patches * min(
+        "        min_budget = 64\n": """        patches = self.visual.spatial_merge_size**2
+        min_budget = 64 * patches
 """,
-        "return min(64, max_budget)": "return min(64 * patches, max_budget)",
+        "        max_budget = min(\n": "        max_budget = patches * min(\n",
         '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
                         t * h * w, t * frame_tokens * m**2
                     )""",
