@@ -236,10 +236,10 @@ CHARGE = "frame_tokens = self._encoder_cudagraph_frame_tokens\n"
 #: Texts of our port and what a person makes of them, for the design of upstream's first port after 0.33.
 BY_HAND = {
     "budgets in patches": {
-        "        min_budget = 64\n": """        patches = self.visual.spatial_merge_size**2
-        min_budget = 64 * patches
+        "        max_budget = min(\n": """        patches = self.visual.spatial_merge_size**2
+        max_budget = patches * min(
 """,
-        "        max_budget = min(\n": "        max_budget = patches * min(\n",
+        "return min(min_budget, max_budget)": "return min(patches * min_budget, max_budget)",
         '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
                         t * h * w, t * frame_tokens * m**2
                     )""",
