@@ -47,7 +47,7 @@ def plan_heirs(
             source = render_template("common/optout.py.jinja", checks_types=plan.facts.checks_types)
             edits[heir.path] += [AddImport("typing", "ClassVar"), AddImport("typing", "Literal")]
             edits[heir.path].append(PutMethods(heir.class_name, source, first=True))
-    notes = list(_notes(port, tree, plan.class_name, heirs))
+    notes = [*_of_a_base(port, tree), *_notes(port, tree, plan.class_name, heirs)]
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         if not replace:
@@ -79,6 +79,24 @@ def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) 
         place = (heir.path, heir.class_name)
         if place in inside and find_model(tree, *place).protocol_methods:
             yield heir
+
+
+def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
+    """That all the code which a port runs is that of a base, which has no port: it belongs there."""
+    program = Program(tree)
+    owner = program.owner(f"{port.module.replace('.', '/')}.py", port.class_name)
+    entered = {id(method) for method in program.entered(owner, "embed_multimodal")}
+    holders = [(module, cls) for module, cls in program.lineage(owner) if any(id(node) in entered for node in cls.body)]
+    module, holder = holders[0]
+    if holder.name == port.class_name or program.method(owner, "get_encoder_cudagraph_config") is not None:
+        return
+    yield Diagnostic(
+        "VCG428",
+        f"all that a port of {port.class_name} runs is code of {holder.name} ({module.file}:{holder.lineno})",
+        port.span("model.class"),
+        f"port {holder.name} instead, and {port.class_name} inherits the port with all its other subclasses",
+        Severity.WARNING,
+    )
 
 
 def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:

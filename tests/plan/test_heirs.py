@@ -10,6 +10,7 @@ from changed_ports import port_of
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
+from scaffold.plan.heirs import _of_a_base
 from scaffold.plan.question import plan_question
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.tower.source import Program
@@ -106,6 +107,19 @@ def test_towers_of_tiles_are_not_compared(release_tree):
 
     assert [note.severity for note in notes] == [Severity.INFO]
     assert "StepVLForConditionalGeneration" in notes[0].message
+
+
+def test_a_port_belongs_to_the_base_whose_code_it_runs(release_tree):
+    """As LLaVA-OneVision's does for Bee, which adds a projector and no method."""
+    tree, (path, sub) = release_tree("0.33.0"), (f"{MODELS}/llava_next.py", "OfToday")
+    text = f"{tree.read(path)}\n\nclass {sub}(LlavaNextForConditionalGeneration):\n    pass\n"
+    port = port_of("llava_next", {"model.class": sub})
+
+    assert list(_of_a_base(load_port("llava_next"), tree)) == []
+    [note] = _of_a_base(port, tree.with_files({path: text.encode()}))
+    assert (note.code, note.severity) == ("VCG428", Severity.WARNING)
+    assert note.message.startswith(f"all that a port of {sub} runs is code of LlavaNextForConditionalGeneration (")
+    assert list(_of_a_base(port_of(HEIR), tree)) == []
 
 
 # --- a class whose base has a port ------------------------------------------------------------------------------------
