@@ -104,10 +104,11 @@ def plan_model(
 
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
     """
-    if model.protocol_methods:
+    present = _present(tree, model, methods.source)
+    if present not in (Present.NOTHING, Present.GENERATED):
         kept = keep_text(tree.read(model.path), _owner(tree, model), methods.source)
         methods = replace_fields(methods, source=kept)
-    present = _present(tree, model, methods.source)
+        present = _present(tree, model, kept)
     if present is Present.FOREIGN and not replace:
         raise DiagnosticError(_hand_written(tree, model, methods))
     if not methods.given:
