@@ -8,7 +8,7 @@ An explicit port extracts methods instead: what a graph holds, and what follows 
 """
 
 from scaffold.cut.edits import cut_edits
-from scaffold.cut.extract import Extraction, Form, Rewrite, find_calls, find_extraction
+from scaffold.cut.extract import Extraction, Form, Rewrite, find_calls, find_extraction, find_tails
 from scaffold.cut.layers import find_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
@@ -30,6 +30,7 @@ __all__ = [
     "find_extraction",
     "find_layers",
     "find_sharding",
+    "find_tails",
     "find_way",
     "prove_cut",
     "prove_extraction",

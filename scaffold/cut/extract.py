@@ -75,11 +75,11 @@ class Extraction:
     """The new source of methods on a way, and how a port calls what they became.
 
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
-    before the features. `parsed` is a variable that they read, and its value: what the model parses the inputs of a
-    batch into. `unpacked` are variables that a method of the model gives of it, and the call. `split`: it takes the
-    features of each item, else those of the batch. `regroups`: the model takes an axis of the pixels away, if there is
-    one. `encode` is the method that a graph holds, and `returns` the type of what `after` gives. `unused` are imports
-    that only expressions used which another one replaces.
+    beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
+    parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
+    `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
+    pixels away, if there is one. `encode` is the method that a graph holds, and `returns` the type of what `after`
+    gives. `unused` are imports that only expressions used which another one replaces.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -94,6 +94,7 @@ class Extraction:
     layers: Layers | None = None
     unpacked: tuple[str, str] | None = None
     unused: tuple[DropImport, ...] = ()
+    place: int = 0
 
     @property
     def made(self) -> str:
@@ -163,6 +164,14 @@ def find_calls(tree: SourceTree, way: Way, beside: Sequence[str] = ()) -> tuple[
                 with suppress(ExpressionError):
                     found.setdefault(run.call, parse_call(run.call))
     return tuple(found.values())
+
+
+def find_tails(tree: SourceTree, way: Way) -> tuple[str, ...]:
+    """The methods of the model whose results those on a way return: one may be all that follows the encoder."""
+    functions = [method_lines(tree, one.file, one.class_name, one.function)[0] for one in way.stations]
+    called = [_callee(one.body[-1].value) for one in functions if isinstance(one.body[-1], ast.Return)]
+    own = [name.removeprefix("self.") for name in called if name.startswith("self.") and name.count(".") == 1]
+    return tuple(dict.fromkeys(own))
 
 
 @dataclass(frozen=True)
@@ -298,11 +307,14 @@ class _Extractor:
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.form.after else None
         live = self._live(cut) if cut is not None else []
+        place = len(live)
+        if cut is not None and self._is_cut(cut):
+            live, place = self._called(cut, live)
         sources = [self._source(method, live if method is cut else None) for method in self.methods]
         last = self.methods.index(cut) if cut is not None else len(self.methods)
-        for place, (method, source) in enumerate(zip(self.methods, sources, strict=True)):
+        for index, (method, source) in enumerate(zip(self.methods, sources, strict=True)):
             if method is not cut:
-                self._check_result(method, source, inner=place > last)
+                self._check_result(method, source, inner=index > last)
         arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         edits: list[MethodEdit] = []
         for method, source in zip(self.methods, sources, strict=True):
@@ -328,6 +340,7 @@ class _Extractor:
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
             unused=self.unused,
+            place=place,
         )
 
     # -- what a graph holds
@@ -388,9 +401,19 @@ class _Extractor:
         raise _Misfit(self.methods[0], "no statement before others keeps what the encoder's one call gives")
 
     def _is_cut(self, method: _Method) -> bool:
-        """Whether an earlier port made a method of the last statements."""
+        """Whether the last statements are a call of a method: the model's own, or one that an earlier port made."""
         last = method.function.body[method.tail or 0 :]
         return [_callee(getattr(node, "value", None)) for node in last] == [f"self.{self.form.after}"]
+
+    def _called(self, method: _Method, live: Sequence[str]) -> tuple[list[str], int]:
+        """The variables that this call hands over beside the features, and the place of those."""
+        call = getattr(method.function.body[-1], "value", None)
+        given = [*map(ast.unparse, call.args)] if isinstance(call, ast.Call) and not call.keywords else []
+        features = _target(method.function.body[(method.tail or 0) - 1])
+        takes = next([arg.arg for arg in one.args.args] for one in self.functions if one.name == self.form.after)
+        if sorted(given) != sorted([*live, features]) or takes != ["self", *given]:
+            raise _Misfit(method, f"`{self.form.after}` calls its parameters otherwise than `{method.function.name}`")
+        return [name for name in given if name != features], given.index(features)
 
     def _live(self, method: _Method) -> list[str]:
         """The names that the last statements read and others have set, but that of the features."""
@@ -674,7 +697,7 @@ class _Extractor:
             for step, _ in run.steps:
                 begin, end = method.extent(step)
                 changes.append((method.offset(begin, 0), method.offset(end, 0), ""))
-        if live is not None and method.tail is not None:
+        if live is not None and method.tail is not None and not self._is_cut(method):
             last = method.function.body[method.tail - 1]
             call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
             start = method.offset((last.end_lineno or 0) + 1, 0)

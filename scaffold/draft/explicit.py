@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_way
+from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS, unit_word
 from scaffold.diagnostics import DiagnosticError
@@ -56,7 +56,8 @@ def put_explicit(
     sheet.put("explicit.call", held.text, place, why="what follows the encoder unit by unit, too")
     sheet.put("explicit.tokens", said, why="what a graph gives of a unit, which `verify` counts")
     if follows:
-        sheet.put("explicit.after", follows, why="a name for the statements behind it")
+        own = "the model's own method behind it"
+        sheet.put("explicit.after", follows, why="a name for the statements behind it" if follows == after else own)
     if single:
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
 
@@ -72,7 +73,7 @@ def _find(
     beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
     calls = [call for call in find_calls(tree, way, beside) if call != encoder]
     for call in (*reversed(calls), encoder):
-        for name in (None, after):
+        for name in (None, *find_tails(tree, way), after):
             with suppress(DiagnosticError):
                 found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
                 if isinstance(found, Extraction):

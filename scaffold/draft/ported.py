@@ -26,7 +26,7 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
     holder = _port_holder(subject)
     if holder is None or holder is subject.model.owner[1]:
         return None
-    entered = {id(method) for method in _entered(subject)}
+    entered = {id(method) for method in subject.program.entered(subject.model.owner, _EMBED)}
     for _, cls in subject.program.lineage(subject.model.owner):
         if cls is holder:
             break
@@ -42,20 +42,6 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
         "--force",
         Severity.INFO,
     )
-
-
-def _entered(subject: Subject) -> list[FunctionNode]:
-    """The methods of the model that `embed_multimodal` may run, and itself: all that one of these names."""
-    found: dict[str, FunctionNode] = {}
-    names = [_EMBED]
-    while names:
-        name = names.pop()
-        method = subject.program.method(subject.model.owner, name) if name not in found else None
-        if method is not None:
-            found[name] = method[2]
-            named = (self_attribute(node) for node in ast.walk(method[2]) if isinstance(node, ast.Attribute))
-            names += [one for one in named if one is not None]
-    return list(found.values())
 
 
 def _port_holder(subject: Subject) -> ast.ClassDef | None:
@@ -141,7 +127,7 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
             if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:
                 continue
             if port.class_name == cls.name or (own and port.architecture in model.architectures):
-                base = f", a base of {model.class_name}" if not own else ""
+                base = f", a base of {model.class_name}, which inherits that port" if not own else ""
                 return Diagnostic(
                     "VCG488",
                     f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",

@@ -85,7 +85,8 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
         replaced = {place for place, name, _ in members if name in block}
         place = min(replaced or gone)
     elif edit.after is None:
-        place = len(node.body)
+        places = [place for place, _ in _methods(node)] if edit.first else []
+        place = min(places, default=len(node.body))
     else:
         after = [place for place, name, _ in members if name == edit.after]
         if not after:

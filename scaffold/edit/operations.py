@@ -102,14 +102,16 @@ class PutMethods:
     `source` is a block without indentation: leading comments, then function definitions (decorators allowed), and
     attributes with a type between them (`name: int = 0`), which count as methods here. The methods named in `remove`
     go, with their own comments. The block takes the place of the first of its methods that the class has, else of the
-    first that goes; otherwise it follows the method `after`; otherwise it ends the class. A method of the block that
-    the class has already, different and not in `remove`, is a conflict: nothing written by hand is replaced unasked.
+    first that goes; otherwise it follows the method `after`; otherwise it comes before the `first` method, or ends the
+    class. A method of the block that the class has already, different and not in `remove`, is a conflict: nothing
+    written by hand is replaced unasked.
     """
 
     class_name: str
     source: str
     remove: tuple[str, ...] = ()
     after: str | None = None
+    first: bool = False
 
     def __post_init__(self) -> None:
         assert self.class_name.isidentifier(), self.class_name

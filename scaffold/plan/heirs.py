@@ -1,7 +1,7 @@
 """Subclasses of the ported class answer to the protocol, too: which ones, which have another tower, which opt out.
 
-A subclass cannot take a base back. So one that opts out has a property that is false, which the release's first
-question then reads (`scaffold.plan.question`).
+A subclass cannot take a base back. So one that opts out has the protocol's attribute, which is false there, and which
+the release's first question then reads (`scaffold.plan.question`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.edit.operations import DropDefinition, Edit, PutMethods
+from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.render import render_template
@@ -45,8 +45,9 @@ def plan_heirs(
     for heir in heirs:
         if heir.class_name in port.model.optout:
             source = render_template("common/optout.py.jinja", checks_types=plan.facts.checks_types)
-            edits[heir.path].append(PutMethods(heir.class_name, source))
-    notes = list(_notes(port, tree, plan.class_name, heirs))
+            edits[heir.path] += [AddImport("typing", "ClassVar"), AddImport("typing", "Literal")]
+            edits[heir.path].append(PutMethods(heir.class_name, source, first=True))
+    notes = [*_of_a_base(port, tree), *_notes(port, tree, plan.class_name, heirs)]
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         if not replace:
@@ -78,6 +79,24 @@ def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) 
         place = (heir.path, heir.class_name)
         if place in inside and find_model(tree, *place).protocol_methods:
             yield heir
+
+
+def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
+    """That all the code which a port runs is that of a base, which has no port: it belongs there."""
+    program = Program(tree)
+    owner = program.owner(f"{port.module.replace('.', '/')}.py", port.class_name)
+    entered = {id(method) for method in program.entered(owner, "embed_multimodal")}
+    holders = [(module, cls) for module, cls in program.lineage(owner) if any(id(node) in entered for node in cls.body)]
+    module, holder = holders[0]
+    if holder.name == port.class_name or program.method(owner, "get_encoder_cudagraph_config") is not None:
+        return
+    yield Diagnostic(
+        "VCG428",
+        f"all that a port of {port.class_name} runs is code of {holder.name} ({module.file}:{holder.lineno})",
+        port.span("model.class"),
+        f"port {holder.name} instead, and {port.class_name} inherits the port with all its other subclasses",
+        Severity.WARNING,
+    )
 
 
 def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:

@@ -62,7 +62,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         if path != model.path:
             edits = (*heirs.edits.get(path, ()), *tower.edits.get(path, ()))
             files.append(FilePlan(path, edits, _why(port, tower, path in heirs.edits)))
-    if any(isinstance(edit, PutMethods) and f"def {QUESTION}" in edit.source for file in files for edit in file.edits):
+    if any(isinstance(edit, PutMethods) and QUESTION in edit.source for file in files for edit in file.edits):
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []

@@ -995,7 +995,9 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
     counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
     parts = "features" if explicit.single else f"features.split({counted})"
-    given = ", ".join([*extraction.arguments, parts if extraction.split else "features"])
+    values = [*extraction.arguments]
+    values.insert(extraction.place, parts if extraction.split else "features")
+    given = ", ".join(values)
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
     tokens, unit = token_names.code(explicit.tokens), port.unit

@@ -280,6 +280,19 @@ class Program:
             return bool(bound[0]) and self._is_general(module, bound[0], seen)
         return "*" not in module.bindings or hasattr(builtins, name)
 
+    def entered(self, owner: Owner, name: str) -> list[FunctionNode]:
+        """The methods of a class that its method `name` may run, and that one: all that one of these names."""
+        found: dict[str, FunctionNode] = {}
+        names = [name]
+        while names:
+            one = names.pop()
+            method = self.method(owner, one) if one not in found else None
+            if method is not None:
+                found[one] = method[2]
+                named = (self_attribute(node) for node in ast.walk(method[2]) if isinstance(node, ast.Attribute))
+                names += [attribute for attribute in named if attribute is not None]
+        return list(found.values())
+
     def method(self, owner: Owner, name: str) -> Method | None:
         """The method `name` of a class or of its bases in the tree.
 

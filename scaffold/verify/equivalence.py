@@ -508,7 +508,7 @@ class _Proof:
         places: Sequence[int],
         gone: set[str],
     ) -> None:
-        """The block stands where its first method stood, or behind `after`, or at the end."""
+        """The block stands where its first method stood, behind `after`, before the `first` method, or at the end."""
 
         def untouched(body: Iterable[ast.stmt]) -> int:
             return sum(not _is_member(node, gone) for node in body)
@@ -524,6 +524,9 @@ class _Proof:
             anchors = [i for i, node in enumerate(old.body) if _is_member(node, [edit.after])]
             # An anchor that another operation puts there has no place in the original to compare with.
             expected = untouched(old.body[: anchors[-1] + 1]) if anchors else None
+        elif isinstance(edit, PutMethods) and edit.first:
+            places_before = (i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS))
+            expected = untouched(old.body[: next(places_before, len(old.body))])
         if places and expected is not None and untouched(new.body[: places[0]]) != expected:
             line = _first_line(new.body[places[0]])
             self.refuse("VCG603", f"the planned methods of `{new.name}` are not in their place", line)

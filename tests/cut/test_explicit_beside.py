@@ -64,6 +64,24 @@ def test_a_mask_of_each_chunk_is_a_buffer_beside_the_chunks(release_tree: Any, p
 
 
 @pytest.mark.trees
+def test_a_method_of_the_model_that_follows_the_encoder_needs_no_other(release_tree: Any, ported: Any) -> None:
+    own, tree = "_group_audio_embeddings", release_tree("0.33.0")
+    port = load_descriptor_text(TEXT.replace("_merge_chunk_embeddings", own), "audio_flamingo3.yaml")
+    prepared = prepare_port(port, tree)
+    [change] = prepared.package
+    text = (change.after or b"").decode()
+    assert f"self.{own}(\n                features, feature_attention_mask, chunk_counts\n" in text
+    assert text.count(f"def {own}(") == 1
+    assert not prepare_port(port, ported(port, prepared)).changed
+
+    # Called with other values than its parameters, it is no part that a port can call by their names.
+    before = "feature_attention_mask,\n            chunk_counts,\n        )\n\n    def _normalize"
+    other = tree.read(MODEL).replace(before, before.replace("chunk_counts", "chunk_counts[:]"))
+    assert other != tree.read(MODEL)
+    assert prepare_port(port, tree.with_files({MODEL: other.encode()})).plan.reenters
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize(
     ("before", "after"),
     [

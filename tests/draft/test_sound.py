@@ -169,7 +169,7 @@ def test_chunks_and_a_mask_that_are_inputs_give_a_port_for_a_tree(release_tree: 
     assert yaml.safe_load(draft.text)["explicit"] == {
         "call": "self.multi_modal_projector(self._encode_audio_features(pixels, feature_attention_mask))",
         "tokens": "self.config.audio_config.max_source_positions // 2",
-        "after": "_merge_chunk_embeddings",
+        "after": "_group_audio_embeddings",
     }
     [request] = numeric_requests(load_descriptor_text(draft.text, "x.yaml"), tree)
     report = check_numerics(replace(request, options=replace(request.options, short=True)))

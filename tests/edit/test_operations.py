@@ -564,6 +564,12 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         HEAD + OTHER + "\n" + INDENTED + "\n    def last(self): ...\n",
     ),
     Case(
+        "before the first method",
+        PutMethods("A", "x: int = 1", first=True),
+        "class A:\n    y = 2\n\n    def f(self): ...\n",
+        "class A:\n    y = 2\n\n    x: int = 1\n\n    def f(self): ...\n",
+    ),
+    Case(
         "after a property: below its setter",
         PutMethods("A", "def f(self): ...", after="p"),
         "class A:\n    @property\n    def p(self): ...\n    @p.setter\n    def p(self, v): ...\n    def q(self): ...\n",

@@ -10,6 +10,7 @@ from changed_ports import port_of
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
+from scaffold.plan.heirs import _of_a_base
 from scaffold.plan.question import plan_question
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.tower.source import Program
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.trees
 MODELS = "vllm/model_executor/models"
 OCR = f"{MODELS}/glm_ocr.py"
 INTERFACES = f"{MODELS}/interfaces.py"
+NO = "supports_encoder_cudagraph: ClassVar[Literal[False]] = False"
 
 
 def plan(tree: SourceTree, model: str, *optout: str, replace: bool = False) -> Plan:
@@ -30,8 +32,9 @@ def plan(tree: SourceTree, model: str, *optout: str, replace: bool = False) -> P
 def answer_of(source: str, class_name: str) -> str | None:
     """What a class says of itself when vLLM asks whether it has graphs, if it says anything."""
     owner = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    found = [node for node in owner.body if getattr(node, "name", "") == "supports_encoder_cudagraph"]
-    return ast.unparse(found[0].body[-1]) if found else None
+    found = [node for node in owner.body if getattr(node, "target", None)]
+    answers = [node for node in found if ast.unparse(node.target) == "supports_encoder_cudagraph"]
+    return ast.unparse(answers[0]) if answers else None
 
 
 @pytest.mark.parametrize(("release", "replace"), [("0.23.0", False), ("0.33.0", True)])
@@ -40,7 +43,7 @@ def test_a_subclass_that_opts_out_says_so_when_vllm_asks_first(release_tree, rel
     port = prepare_port(load_port("glm4_1v"), release_tree(release), replace=replace)
     after = {change.path: change.after.decode() for change in port.changed if change.after}
 
-    assert answer_of(after[OCR], "GlmOcrForConditionalGeneration") == "return False"
+    assert answer_of(after[OCR], "GlmOcrForConditionalGeneration") == NO
     assert answer_of(after[f"{MODELS}/glm4_1v.py"], "Glm4vForConditionalGeneration") is None
     assert "if not model.supports_encoder_cudagraph:" in after[INTERFACES]
     assert "GlmOcr" not in "".join(note.message for note in port.notes)
@@ -75,7 +78,7 @@ def test_a_subclass_in_the_file_of_the_model_is_part_of_its_edits(release_tree):
     )
     after = apply_edits(tree.read(model.path), model.edits, path=model.path).text
 
-    assert answer_of(after, "Glm4vMoeForConditionalGeneration") == "return False"
+    assert answer_of(after, "Glm4vMoeForConditionalGeneration") == NO
     assert answer_of(after, "Glm4vForConditionalGeneration") is None
 
 
@@ -104,6 +107,19 @@ def test_towers_of_tiles_are_not_compared(release_tree):
 
     assert [note.severity for note in notes] == [Severity.INFO]
     assert "StepVLForConditionalGeneration" in notes[0].message
+
+
+def test_a_port_belongs_to_the_base_whose_code_it_runs(release_tree):
+    """As LLaVA-OneVision's does for Bee, which adds a projector and no method."""
+    tree, (path, sub) = release_tree("0.33.0"), (f"{MODELS}/llava_next.py", "OfToday")
+    text = f"{tree.read(path)}\n\nclass {sub}(LlavaNextForConditionalGeneration):\n    pass\n"
+    port = port_of("llava_next", {"model.class": sub})
+
+    assert list(_of_a_base(load_port("llava_next"), tree)) == []
+    [note] = _of_a_base(port, tree.with_files({path: text.encode()}))
+    assert (note.code, note.severity) == ("VCG428", Severity.WARNING)
+    assert note.message.startswith(f"all that a port of {sub} runs is code of LlavaNextForConditionalGeneration (")
+    assert list(_of_a_base(port_of(HEIR), tree)) == []
 
 
 # --- a class whose base has a port ------------------------------------------------------------------------------------

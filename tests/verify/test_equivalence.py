@@ -268,6 +268,12 @@ TYPED = "import a\n\nif TYPE_CHECKING:\n    from x import N\n\nb = 1\n"
             "VCG603",
         ),
         (
+            "class A(B):\n    def g(self): ...\n",
+            (PutMethods("A", "x: int = 1", first=True),),
+            "class A(B):\n    def g(self): ...\n\n    x: int = 1\n",
+            "VCG603",
+        ),
+        (
             "class A:\n    def old(self): ...\n\n    def x(self): ...\n",
             (PutMethods("A", "def f(self): ...\n\ndef g(self): ...\n", remove=("old",)),),
             "class A:\n    def f(self): ...\n\n    def x(self): ...\n\n    def g(self): ...\n",
