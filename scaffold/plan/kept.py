@@ -7,7 +7,6 @@ explains, where the new method of the same name gives that name the same value, 
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,6 @@ from scaffold.syntax import FunctionNode, first_line
 
 #: The columns of vLLM's lines, and those of a method's body that `source` lacks.
 _WIDTH, _INDENT = 88, 4
-
-#: The comma for which a formatter leaves each parameter on a line of its own.
-_OWN_LINES = re.compile(r",\s*\)\s*(->|:)")
 
 
 def keep_text(text: str, owner: ast.ClassDef, source: str) -> str:
@@ -37,10 +33,8 @@ def keep_text(text: str, owner: ast.ClassDef, source: str) -> str:
                 first = line - len(_comment(lines, line))
                 lines[first - 1 : line - 1] = _indented(above, lines[line - 1])
         if _same_header(before, node):
-            header = textwrap.dedent("\n".join(old[first_line(before) - 1 : _body_line(old, before) - 1]))
-            # A formatter makes any other, and gives long ones lines of their own by itself.
-            if _OWN_LINES.search(header) and len(ast.unparse(node.args)) <= _WIDTH - 2 * _INDENT:
-                lines[first_line(node) - 1 : _body_line(lines, node) - 1] = header.splitlines()
+            header = old[first_line(before) - 1 : _body_line(old, before) - 1]
+            lines[first_line(node) - 1 : _body_line(lines, node) - 1] = textwrap.dedent("\n".join(header)).splitlines()
     return "\n".join(lines) + "\n"
 
 

@@ -35,11 +35,6 @@ class Model:
         )
 
     def line(self): return 1
-
-    def formatted(
-        self, value: int
-    ) -> int:
-        return 1
 """
 NEW = """\
 def header(self, inputs: dict) -> int:
@@ -63,9 +58,6 @@ def line(self):
 
 def added(self):
     return 3
-
-def formatted(self, value: int) -> int:
-    return 2
 """
 
 
@@ -83,7 +75,6 @@ def test_a_header_stays_as_it_is_written_where_the_parameters_stay():
     assert kept().startswith("def header(\n    self,\n    inputs: dict,\n) -> int:\n    return 2\n\n")
     assert "def other(self, value: int) -> int:\n" in kept()
     assert "def line(self):\n    return 2\n" in kept()
-    assert "def formatted(self, value: int) -> int:\n    return 2\n" in kept()
 
 
 @pytest.mark.parametrize(
