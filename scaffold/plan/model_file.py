@@ -104,11 +104,10 @@ def plan_model(
 
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
     """
-    present = _present(tree, model, methods.source)
-    if present not in (Present.NOTHING, Present.GENERATED):
+    if model.protocol_methods:
         kept = keep_text(tree.read(model.path), _owner(tree, model), methods.source)
         methods = replace_fields(methods, source=kept)
-        present = _present(tree, model, kept)
+    present = _present(tree, model, methods.source)
     if present is Present.FOREIGN and not replace:
         raise DiagnosticError(_hand_written(tree, model, methods))
     if not methods.given:
