@@ -80,11 +80,11 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
         context, usual = keywords.get("max_model_len"), _usual_context(subject.tree)
         positions = _positions(recording) if recording is not None and sheet.has("explicit.single") else None
-        shown = _shown_context(example) if example is not None else None
+        needed = _shown_context(example) if example is not None else None
         if isinstance(context, int):
             sheet.put(f"{at}.max_model_len", context, place)
-        elif shown is not None and usual is not None and shown[0] > usual[0]:
-            sheet.put(f"{at}.max_model_len", *shown, why=f"not {usual[0]} as in other entries: that of the example")
+        elif needed is not None and usual is not None and needed[0] > usual[0]:
+            sheet.put(f"{at}.max_model_len", *needed, why=f"not {usual[0]} as in other entries: that of the example")
         elif positions is not None and usual is not None and positions < usual[0]:
             why = f"not {usual[0]} as in other entries: the recorded language model has {positions} positions"
             sheet.put(f"{at}.max_model_len", positions, usual[1], why=why)

@@ -17,7 +17,6 @@ from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import member_name, same_meaning
 from scaffold.plan.code import identifiers
 from scaffold.plan.file_plans import FilePlan, Present
-from scaffold.plan.kept import keep_text
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.methods import MODELS
 from scaffold.protocol.profile import PROTOCOL
@@ -104,9 +103,6 @@ def plan_model(
 
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
     """
-    if model.protocol_methods:
-        kept = keep_text(tree.read(model.path), _owner(tree, model), methods.source)
-        methods = replace_fields(methods, source=kept)
     present = _present(tree, model, methods.source)
     if present is Present.FOREIGN and not replace:
         raise DiagnosticError(_hand_written(tree, model, methods))

@@ -164,8 +164,8 @@ QWEN25 = (
     ),
     Mutant(
         "the minimum budget is not clamped",
-        "return min(min_budget, max_budget), max_budget",
-        "return min_budget, max_budget",
+        "return min(64, max_budget), max_budget",
+        "return 64, max_budget",
         "VCG662",
         "min_budget=64 > max_budget=63",
     ),
