@@ -239,11 +239,7 @@ BY_HAND = {
         "        max_budget = min(\n": """        patches = self.visual.spatial_merge_size**2
         max_budget = patches * min(
 """,
-<<<<<<< HEAD
-        "return min(min_budget, max_budget)": "return min(patches * min_budget, max_budget)",
-=======
         "return min(64, max_budget)": "return min(64 * patches, max_budget)",
->>>>>>> parent of cdf386ca (Keep upstream's comments above values that a replacement has, too, and the lines of equal headers: a maintainer reads fewer changed lines)
         '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
                         t * h * w, t * frame_tokens * m**2
                     )""",
