@@ -434,7 +434,7 @@ def _qwen3_asr(layers: int, heads: int, columns: int) -> Callable[[], Any]:
     return config
 
 
-#: What the class asks of a tower of images, and transformers has no longer.
+#: Values that the class reads of a tower of images; transformers has two of them no longer.
 _NO_IMAGES = {"depth": 1, "image_size": 768, "apply_vit_abs_pos_embed": True}
 
 

@@ -18,7 +18,7 @@ def misfits(
     wanted: Collection[str],
     grid: str,
 ) -> list[str]:
-    """What is wrong with the metadata method: keys, parameters of capacities, the form of the grid.
+    """Faults of the metadata method: keys, parameters of capacities, the form of the grid.
 
     `keys` must be what the method gives, because a graph reads it whatever a descriptor says. Lengths are an exception
     where only some attention backends have them: `lengths` may be missing, and further ones that are None somewhere may
