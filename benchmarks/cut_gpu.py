@@ -419,22 +419,43 @@ def _qwen2_audio() -> Any:
     return Qwen2AudioConfig()
 
 
-def _qwen3_asr() -> Any:
-    """The sizes of Qwen3-ASR 0.6B."""
-    from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
+def _qwen3_asr(layers: int, heads: int, columns: int) -> Callable[[], Any]:
+    """A model whose tower has so many layers and heads of 64, and whose language model has so many columns."""
+
+    def config() -> Any:
+        from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
+
+        audio = {
+            "d_model": 64 * heads, "encoder_layers": layers, "encoder_attention_heads": heads,
+            "encoder_ffn_dim": 256 * heads, "n_window": 50, "n_window_infer": 800, "output_dim": columns,
+        }  # fmt: skip
+        return Qwen3ASRConfig(thinker_config={"audio_config": audio, "text_config": {"hidden_size": columns}})
+
+    return config
+
+
+#: Values that the class reads of a tower of images; transformers has two of them no longer.
+_NO_IMAGES = {"depth": 1, "image_size": 768, "apply_vit_abs_pos_embed": True}
+
+
+def _qwen3_omni() -> Any:
+    """The sizes of the tower of sound of Qwen3-Omni 30B-A3B. vLLM leaves that of images out, since none may come."""
+    from transformers import Qwen3OmniMoeConfig
 
     audio = {
-        "d_model": 896, "encoder_layers": 18, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584, "n_window": 50,
-        "n_window_infer": 800, "output_dim": 1024,
+        "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120, "n_window": 50,
+        "n_window_infer": 800, "output_dim": 2048,
     }  # fmt: skip
-    return Qwen3ASRConfig(thinker_config={"audio_config": audio, "text_config": {"hidden_size": 1024}})
+    return Qwen3OmniMoeConfig(
+        thinker_config={"audio_config": audio, "vision_config": _NO_IMAGES, "text_config": {"hidden_size": 2048}}
+    )
 
 
-def _qwen3_asr_text() -> dict[str, Any]:
-    """Stands in for the language model."""
+def _qwen3_texts() -> dict[str, Any]:
+    """Stand-ins for the language models."""
     from scaffold.verify.numeric.recipes.base import LanguageModel
 
-    return {"Qwen3ForCausalLM": LanguageModel}
+    return {"Qwen3ForCausalLM": LanguageModel, "Qwen3MoeLLMForCausalLM": LanguageModel}
 
 
 def _chunks(seconds: Sequence[int], noise: Callable[..., Any]) -> dict[str, Any]:
@@ -486,8 +507,12 @@ SUBJECTS = {
                          "4 mixed, 17 tiles": [1, 5, 10, 1]}, _masked_tiles, whole=True),
     "qwen2_audio": Subject("Qwen2AudioForConditionalGeneration", "qwen2_audio", _qwen2_audio, SOUNDS, _chunks,
                            modality="audio"),
-    "qwen3_asr": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr, SOUNDS, _sounds, _qwen3_asr_text,
-                         modality="audio"),
+    "qwen3_asr": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr(18, 14, 1024), SOUNDS, _sounds,
+                         _qwen3_texts, modality="audio"),
+    "qwen3_asr_1_7b": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr(24, 16, 2048), SOUNDS,
+                              _sounds, _qwen3_texts, modality="audio"),
+    "qwen3_omni": Subject("Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", _qwen3_omni, SOUNDS,
+                          _sounds, _qwen3_texts, modality="audio"),
 }  # fmt: skip
 
 
@@ -508,7 +533,7 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             "-m",
             "scaffold.cli",
             "init",
-            subject.architecture,
+            f"{subject.module}:{subject.architecture}",
             "--vllm",
             release,
             "--yes",
@@ -516,8 +541,8 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
         if name in shipped_names():
             port = load_port(name)
         else:
-            layout = ["--layout", "cut"] if subject.modality == "image" else []
-            subprocess.run([*command, *layout, "--force", "-o", str(draft)], check=True)
+            encoder = ["--layout", "cut"] if subject.modality == "image" else ["--audio"]
+            subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort):
             port = port.replace(explicit=None)

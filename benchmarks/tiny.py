@@ -302,7 +302,7 @@ def _shrink() -> None:
 
 
 def _shrink_cuts() -> None:
-    """Models of `cut_gpu.py`: LLaVA-1.5, DeepSeek-VL2, of which the release has a port of its own, and two of sound."""
+    """LLaVA-1.5, DeepSeek-VL2, of which the release has a port of its own, and three models of sound."""
     from dataclasses import replace
     from functools import partial
 
@@ -335,19 +335,27 @@ def _shrink_cuts() -> None:
         audio = {"d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64}
         return Qwen2AudioConfig(audio_config=audio, text_config={"model_type": "qwen2", "hidden_size": 64})
 
+    windows = {
+        "d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64, "n_window": 50,
+        "n_window_infer": 800, "output_dim": 64, "downsample_hidden_size": 8,
+    }  # fmt: skip
+    thinker = {"audio_config": windows, "text_config": {"hidden_size": 64}}
+
     def qwen3_asr() -> Any:
         from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
 
-        audio = {
-            "d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64, "n_window": 50,
-            "n_window_infer": 800, "output_dim": 64, "downsample_hidden_size": 8,
-        }  # fmt: skip
-        return Qwen3ASRConfig(thinker_config={"audio_config": audio, "text_config": {"hidden_size": 64}})
+        return Qwen3ASRConfig(thinker_config=thinker)
 
-    sounds = {"1 sound, 5 s": [5], "2 sounds, 9 s": [2, 7]}
+    def qwen3_omni() -> Any:
+        from transformers import Qwen3OmniMoeConfig
+
+        return Qwen3OmniMoeConfig(thinker_config={**thinker, "vision_config": cut_gpu._NO_IMAGES})
+
+    sounds = {"1 sound, 2 s": [2], "2 sounds, 4 s": [1, 3]}  # no more tokens than a context has
     small = {
         "qwen2_audio": {"config": qwen2_audio, "calls": sounds},
         "qwen3_asr": {"config": qwen3_asr, "calls": sounds},
+        "qwen3_omni": {"config": qwen3_omni, "calls": sounds},
         "llava": {"config": llava, "inputs": cut_gpu._square(28), "calls": {"1 image": 1, "4 images": 4}},
         "deepseek_vl2": {"config": deepseek_vl2, "inputs": cut_gpu._tiles_of_grids(28)},
     }

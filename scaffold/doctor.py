@@ -365,7 +365,7 @@ def _models(tree: SourceTree, generation: str, controls: Controls, active: bool)
     adapters = adapters_of(generation)
     ported = _ported(tree.root)
     without = _without_adapters(adapters.values())
-    registry, seen = read_registry(tree), set[str]()
+    registry = read_registry(tree)
     for architecture, entry in sorted(registry.items()):
         module = entry.module
         own = entry.class_name in ported.get(module, ())
@@ -379,13 +379,10 @@ def _models(tree: SourceTree, generation: str, controls: Controls, active: bool)
         why = _why_no_adapter(architecture in adapters, controls, active, wanted)
         implementation = "adapter" if not why else ("vllm" if own or of_descriptor else "none")
         manager = "none" if implementation == "none" else ("ours" if controls.manager and wanted else "vllm")
-        seen.add(architecture)
         yield ServedModel(architecture, name, implementation, manager, why)
     for architecture, name in sorted(adapters_of(generation, sound=True).items()):
         wanted = active and controls.wants(name, architecture)
         why = _why_no_adapter(architecture in registry, controls, active, wanted)
-        if not why and architecture in seen and not controls.manager:
-            why = f"{MODE} is {controls.mode}"  # vLLM's manager serves one encoder of a model
         manager = "none" if why else "ours" if controls.manager else "vllm"
         yield ServedModel(architecture, name, "none" if why else "adapter", manager, why)
 

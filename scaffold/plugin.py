@@ -254,7 +254,7 @@ def adapt_model(model: Any, generation: str, controls: Controls) -> None:
     _adapt(model, own, generation, controls, sound=False)
     if not getattr(model, "supports_encoder_cudagraph", False):
         _adapt(model, own, generation, controls, sound=True)
-    elif controls.manager and adapters_of(generation, sound=True):
+    elif adapters_of(generation, sound=True):
         heard = object.__new__(own)
         vars(heard).update(before)
         if _adapt(heard, own, generation, controls, sound=True):
@@ -424,26 +424,36 @@ def serve_managers(controls: Controls) -> None:
 
 
 def make_manager(controls: Controls, vllm_config: Any, device: Any, dtype: Any, model: Any) -> Any:
-    """Our manager; None where vLLM's own serves: by the controls, or for a model that is not chosen."""
+    """Our manager, or two of vLLM's own for two encoders; None where one of vLLM's own serves: by the controls, or for
+    a model that is not chosen."""
     if getattr(model, "model_config", model) is None:
         model.model_config = vllm_config.model_config
     heard = _heard.get(model)
     sees = controls.wants(type(model).__name__, type(model).__module__.rpartition(".")[2])
-    if not controls.manager or not (sees or heard is not None):
+    if heard is None and not (controls.manager and sees):
         return None
     try:
         from scaffold.runtime.vllm.served import ServedManager
     except Exception as error:
         _warn(f"encoder graphs run with vLLM's own manager: {error}", error, here=True)
         return None
+    make: Any = ServedManager if controls.manager else _vllms_manager
     if heard is None:
-        return ServedManager(vllm_config, device, dtype, model)
+        return make(vllm_config, device, dtype, model)
     from scaffold.runtime.vllm.encoders import BothManagers
     from scaffold.runtime.vllm.settings import for_sound
 
-    seen = ServedManager(vllm_config, device, dtype, model) if sees else None
-    sound = ServedManager(for_sound(vllm_config), device, dtype, heard)
+    seen = make(vllm_config, device, dtype, model) if sees else None
+    sound = make(for_sound(vllm_config), device, dtype, heard)
     return sound if seen is None else BothManagers(seen, sound)
+
+
+def _vllms_manager(*arguments: Any) -> Any:
+    from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager
+
+    made = object.__new__(EncoderCudaGraphManager)  # its `__new__` asks us
+    made.__init__(*arguments)
+    return made
 
 
 # -- what switches graphs off in silence

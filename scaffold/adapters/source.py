@@ -68,6 +68,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         inherited=sorted(inherited),
         tower=port.tower,
         split=_split(port) if answer.splits and isinstance(port, PackedPort) else None,
+        unread=_unread(port) if answer.unread and isinstance(port, PackedPort) else None,
         cut=cut,
         keeps_model_config=answer.keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
@@ -96,6 +97,11 @@ def _split(port: PackedPort) -> dict[str, Any]:
         "parameters": [name for names in port.tower_parameters for name in names],
         **names,
     }
+
+
+def _unread(port: PackedPort) -> dict[str, Any]:
+    """Further arguments of `split_at_load`, for a tower of which nothing is recorded."""
+    return {"lengths": sorted(port.lengths), "grid": port.split.grid}
 
 
 def name_defaults(block: str, methods: set[str], shared: frozenset[str] = frozenset()) -> str:

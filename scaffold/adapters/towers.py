@@ -6,7 +6,7 @@ keep. Other facts about a tree that the generated methods need are recorded wher
 
 `python -m scaffold.adapters.towers`, a command for maintainers that reads every stable release, makes `towers.json`.
 The file holds facts about shipped descriptors only: one that asks something else of its tower has another hash and gets
-no answer.
+no answer. Its adapter reads the tower when a model is adapted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ _FILE = Path(__file__).with_name("towers.json")
 class TowerAnswer:
     """The answer for one descriptor and generation: facts, or the reason why there is no adapter.
 
-    `splits`: some release has a pristine tower. `keeps_model_config`: some release's class does not.
+    `splits`: some release has a pristine tower. `keeps_model_config`: some release's class does not. `unread`: nothing
+    is recorded, so that the adapter reads the tower when a model is adapted, and its methods are right for any answer.
     """
 
     facts: TreeFacts | None
     reason: str | None = None
     splits: bool = False
     keeps_model_config: bool = False
+    unread: bool = False
 
 
 def no_adapter(port: AnyPort, generation: Generation) -> str | None:
@@ -54,7 +56,7 @@ def no_adapter(port: AnyPort, generation: Generation) -> str | None:
 
 
 def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
-    """The recorded answer for the descriptor. A model without a tower to split needs nothing recorded."""
+    """The recorded answer for the descriptor. Only a gate needs one: releases may lack what it asks about."""
     from scaffold.plan.views import TreeFacts
 
     if not port.tower and port.gate is None:
@@ -62,9 +64,11 @@ def known_tower(port: AnyPort, generation: Generation) -> TowerAnswer:
         return TowerAnswer(None, _NOWHERE) if nowhere else TowerAnswer(TreeFacts())
     record = _records().get(port.name)
     if record is None or record["asks"] != demands(port):
-        return TowerAnswer(
-            None, "an adapter is made without a tree, and the tool has facts of the towers of shipped models only"
-        )
+        if port.gate is not None:
+            return TowerAnswer(
+                None, "an adapter is made without a tree, and what `gates` asks about is known of shipped models only"
+            )
+        return TowerAnswer(TreeFacts(), splits=True, keeps_model_config=port.frames_info is not None, unread=True)
     answer = record["generations"].get(generation.name)
     if answer is None:
         return TowerAnswer(None, "nothing is recorded of its tower in this generation")

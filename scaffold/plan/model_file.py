@@ -7,11 +7,14 @@ third of its methods are ours, it is our port in another state. One by hand goes
 from __future__ import annotations
 
 import ast
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace as replace_fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.descriptor.port import MODALITIES
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.faults import different_definition
 from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import member_name, same_meaning
@@ -21,13 +24,16 @@ from scaffold.plan.leftovers import find_leftovers
 from scaffold.plan.methods import MODELS
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import render_template
-from scaffold.syntax import FunctionNode, dotted, statements
+from scaffold.syntax import FunctionNode, dotted, find_class, find_method, statements
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.plan.methods import Methods, Mixin
     from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
 
+#: The method in which a port names its modalities.
+_CONFIG = "get_encoder_cudagraph_config"
 #: One method in so many that is ours tells a port of ours.
 _PART = 3
 
@@ -98,14 +104,16 @@ def plan_model(
     methods: Methods,
     tower: tuple[Edit, ...],
     replace: bool,
+    other: Sequence[Diagnostic],
 ) -> tuple[FilePlan, Present, tuple[Diagnostic, ...]]:
     """The edits of the model's file, those for the `tower` among them, what it has, and notes on what they leave.
 
-    Raises VCG520 where it has or inherits an implementation that only `replace` may swap.
+    Raises VCG520 where it has or inherits an implementation that only `replace` may swap, with what is known of an
+    `other` encoder that it serves.
     """
     present = _present(tree, model, methods.source)
     if present is Present.FOREIGN and not replace:
-        raise DiagnosticError(_hand_written(tree, model, methods))
+        raise DiagnosticError([_hand_written(tree, model, methods), *other])
     if not methods.given:
         _refuse_inherited(tree, profile, model, methods, replace)
     near = model.path.startswith(MODELS)
@@ -214,6 +222,29 @@ def _refuse_inherited(
         tree.span(model.path, model.line),
         way,
     )
+
+
+def other_encoder(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> list[Diagnostic]:
+    """That a port of sound takes the place of one of images, or the other way round."""
+    owner = find_class(tree.parse(model.path), model.class_name)
+    assert owner is not None
+    config = find_method(owner, _CONFIG)
+    if config is None:
+        return []
+    said = {node.value for node in ast.walk(config) if isinstance(node, ast.Constant)}
+    lost = [name for name in MODALITIES if name in said and (name == "audio") is not ("audio" in port.modalities)]
+    if not lost:
+        return []
+    return [
+        Diagnostic(
+            "VCG520",
+            f"{model.class_name} has graphs of its {' and '.join(lost)}, which this port of another encoder replaces",
+            tree.span(model.path, config.lineno),
+            "keep both: leave the tree as it is, and make an adapter, which the plugin serves beside that port: "
+            f"`vitcg-scaffold new {shlex.quote(port.file)} --into generated`",
+            severity=Severity.WARNING,
+        )
+    ]
 
 
 def _hand_written(tree: SourceTree, model: ModelAnchor, methods: Methods) -> Diagnostic:

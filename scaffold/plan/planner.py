@@ -18,7 +18,7 @@ from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
 from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
-from scaffold.plan.model_file import beside_bases, plan_mixin, plan_model
+from scaffold.plan.model_file import beside_bases, other_encoder, plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
@@ -55,7 +55,8 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
         methods = dataclasses.replace(methods, mixin=beside)
     heirs = plan_heirs(port, tree, profile, tower, methods, replace=replace)
-    ported, present, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace)
+    other = other_encoder(port, tree, model)
+    ported, present, left = plan_model(tree, profile, model, methods, tower.edits.get(model.path, ()), replace, other)
     files = [dataclasses.replace(ported, edits=(*ported.edits, *heirs.edits.get(model.path, ())))]
     files += [plan_mixin(tree, methods.mixin)] if methods.mixin else []
     for path in dict.fromkeys([*heirs.edits, *tower.edits]):
@@ -67,7 +68,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
     _refuse_foreign(port, tree, files)
-    notes += [*tower.notes, *heirs.notes, *left]
+    notes += [*tower.notes, *heirs.notes, *left, *other]
     if methods.mixin is not None and all(note.code != "VCG466" for note in notes):
         notes.append(_runs_again(given))
     facts = [

@@ -364,28 +364,13 @@ def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor, family:
 
 
 def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Parameter], place: Span) -> None:
-    """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid.
+    """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
+    from scaffold.tower import misfits
 
-    The descriptor names in turn what the method gives, because a graph reads it whatever a descriptor says. Lengths
-    are an exception where only some attention backends have them.
-    """
-    from scaffold.tower import Kind
-
-    missing_keys = sorted(set(port.tower_keys) - set(tower.keys))
-    optional = {crossing.key for crossing in tower.crossings if crossing.kind is Kind.LENGTHS and crossing.nullable}
-    unnamed = sorted(set(tower.keys) - optional - set(port.metadata))
-    wanted = {name for names in port.tower_parameters for name in names}
-    missing_parameters = sorted(wanted - {parameter.name for parameter in parameters})
-    grid = next((parameter for parameter in parameters if parameter.name != "self"), None)
-    problems = []
-    if missing_keys:
-        problems.append(f"it has no metadata named {', '.join(missing_keys)} (it has {', '.join(tower.keys)})")
-    if unnamed:
-        problems.append(f"its metadata have {', '.join(unnamed)}, which the descriptor does not name")
-    if missing_parameters:
-        problems.append(f"its metadata method takes no {', '.join(missing_parameters)}")
-    if grid is not None and port.split.grid not in grid.forms:
-        problems.append(f"it takes `{grid.name}` as {grid.annotation}, not as a {port.split.grid}")
+    wanted = [name for names in port.tower_parameters for name in names]
+    problems = misfits(
+        tower, parameters, keys=port.tower_keys, lengths=port.lengths, wanted=wanted, grid=port.split.grid
+    )
     if problems:
         raise DiagnosticError.of(
             "VCG418",
@@ -451,15 +436,11 @@ def _declares(owner: ast.ClassDef, attribute: str) -> bool:
 def _normalised(port: PackedPort, family: Family, place: Span) -> str:
     """The expression for the pixels that the model's methods hand to the tower; `{pixels}` stands for those they get.
 
-    0.28 and 0.29 write `pixel_values = self.input_norm(pixel_values, self.visual.dtype)` there; later releases do it
-    inside of the tower, and earlier ones in the processor. Raises VCG429 where the methods differ.
+    Raises VCG429 where the methods differ.
     """
-    methods: dict[str, ast.FunctionDef] = {}
-    for _, owner in family:  # the nearest class first
-        for method in owner.body:
-            if isinstance(method, ast.FunctionDef):
-                methods.setdefault(method.name, method)
-    found = {made for method in methods.values() for made in _remade(method, port)}
+    from scaffold.tower import made_of_pixels
+
+    found = made_of_pixels([owner for _, owner in family], port.tower)
     if len(found) > 1:
         raise DiagnosticError.of(
             "VCG429",
@@ -468,26 +449,6 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
             "let all of them normalise pixels in one way, or move it into the tower",
         )
     return next(iter(found), "{pixels}")
-
-
-def _remade(method: ast.FunctionDef, port: PackedPort) -> Iterator[str]:
-    """Statements `x = self.module(x, ...)` before the tower gets `x`, with `{pixels}` in the place of `x`."""
-    given: dict[str, int] = {}  # a name that is handed over with the tower or to it, and the line
-    for node in ast.walk(method):
-        if isinstance(node, ast.Call) and port.tower in map(self_attribute, (node.func, *node.args)):
-            given.update((name.id, node.lineno) for name in node.args if isinstance(name, ast.Name))
-    for node in ast.walk(method):
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and node.lineno < given.get(node.targets[0].id, 0)
-            and isinstance(node.value, ast.Call)
-            and node.value.args
-            and ast.unparse(node.value.args[0]) == node.targets[0].id
-            and self_attribute(node.value.func) not in (None, port.tower)
-        ):
-            further = [*node.value.args[1:], *node.value.keywords]
-            yield f"{ast.unparse(node.value.func)}({', '.join(['{pixels}', *map(ast.unparse, further)])})"
 
 
 def _has(family: Family, attribute: str) -> bool:

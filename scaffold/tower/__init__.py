@@ -1,5 +1,6 @@
 """The tower split: cut a vision tower's `forward` into metadata (from the grid) and data (from the pixels)."""
 
+from scaffold.tower.fit import made_of_pixels, misfits
 from scaffold.tower.load import split_at_load
 from scaffold.tower.parts import (
     Crossing,
@@ -35,6 +36,8 @@ __all__ = [
     "TowerSplit",
     "adapt",
     "attention_leaves_rows",
+    "made_of_pixels",
+    "misfits",
     "prove_split",
     "slice_tower",
     "split_at_load",

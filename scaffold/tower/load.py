@@ -14,9 +14,11 @@ from types import MappingProxyType
 from typing import Any
 
 from scaffold.diagnostics import DiagnosticError
+from scaffold.tower.fit import made_of_pixels, misfits
 from scaffold.tower.proof import prove_split
 from scaffold.tower.running import Replaced, compiled, edited_files, give_methods, refused, subclass, tree_of
 from scaffold.tower.slicing import METADATA_METHOD, slice_tower
+from scaffold.tower.source import Program
 from scaffold.tower.splitting import split_tower
 
 
@@ -29,6 +31,9 @@ def split_at_load(
     keys: Sequence[str],
     parameters: Sequence[str],
     names: Mapping[str, str] = MappingProxyType({}),
+    lengths: Sequence[str] = (),
+    grid: str | None = None,
+    pixels: tuple[Any, str] | None = None,
 ) -> None:
     """Give `tower` a metadata method, unless its class has one.
 
@@ -36,8 +41,16 @@ def split_at_load(
     of the metadata method, and `names` the variables whose keys are called otherwise. Raises `DiagnosticError` VCG462
     when the class's source is not there, is not what runs, cannot be split, or when its split is not proven; `tower` is
     as it was then.
+
+    The last three are for a tower of which an adapter knows nothing, so that it is read here as in a tree: `lengths`
+    that it may have, the form of its `grid`, and the model's class and attribute that hand it `pixels` as they come.
     """
     owner: Any = type(tower)
+    if pixels is not None and grid is not None:
+        model, attribute = pixels
+        _require_pixels(model, attribute)
+        asked = (entry, data, tuple(metadata), tuple(names.items()))
+        _require_fit(owner, asked, tuple(keys), tuple(lengths), tuple(parameters), grid)
     if getattr(owner, METADATA_METHOD, None) is None:
         replaced = _split(owner, entry, data, tuple(metadata), tuple(keys), tuple(names.items()))
         _require_parameters(subclass(owner, replaced), parameters)
@@ -72,6 +85,36 @@ def _split(
             raise
         raise refused(owner, "its source has no split that is proven", *error.diagnostics) from None
     return tuple(compiled(owner, tree, edit, files[edit.file][1]) for edit in split.edits)
+
+
+@cache
+def _require_fit(
+    owner: type[Any],
+    asked: tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]],
+    keys: tuple[str, ...],
+    lengths: tuple[str, ...],
+    wanted: tuple[str, ...],
+    grid: str,
+) -> None:
+    tree, file = tree_of(owner)
+    entry, data, metadata, names = asked
+    try:
+        found = slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata, names=dict(names))
+        parameters = found.method_parameters if found.already_split else split_tower(found).method_parameters
+    except DiagnosticError as error:
+        raise refused(owner, "its source has no split that is proven", *error.diagnostics) from None
+    problems = misfits(found, parameters, keys=keys, lengths=lengths, wanted=wanted, grid=grid)
+    if problems:
+        raise refused(owner, "; ".join(problems))
+
+
+@cache
+def _require_pixels(owner: type[Any], tower: str) -> None:
+    tree, file = tree_of(owner)
+    program = Program(tree)
+    made = made_of_pixels([node for _, node in program.lineage(program.owner(file, owner.__name__))], tower)
+    if made:
+        raise refused(owner, f"it makes {' or '.join(sorted(made))} of pixels before its tower gets them")
 
 
 def _require_parameters(owner: type[Any], wanted: Sequence[str]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
-from changed_ports import port_of
+from changed_ports import document_of, port_of, text_of
 
+from scaffold.descriptor import load_descriptor_text
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
@@ -200,3 +201,30 @@ def test_the_cost_of_heirs_grows_as_their_number(release_tree, monkeypatch, chai
     few, more, many = map(cost, (5, 10, 20))
     assert more - few >= 5
     assert many - more <= 2.2 * (more - few)
+
+
+# --- a class with a port of its other encoder -------------------------------------------------------------------------
+
+
+def test_a_port_of_sound_says_that_it_replaces_one_of_images(release_tree):
+    """An adapter of the one beside the port of the other keeps both."""
+    module, name = "qwen3_omni_moe_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration"
+    document = document_of("qwen3_asr") | {"model": {"module": module, "class": name}}
+    port = load_descriptor_text(text_of(document), "heard.yaml")
+    tree, path = release_tree("0.33.0"), f"{MODELS}/{module}.py"
+    first = "    is_3d_moe_weight: ClassVar[bool] = True\n"
+    by_hand = '    def get_encoder_cudagraph_config(self):\n        return dict(modalities=["image", "video"])\n\n'
+    text = tree.read(path).replace(first, by_hand + first)
+    seen = tree.with_files({path: text.encode()})
+
+    notes = plan_changes(port, seen, read_protocol(seen), replace=True).notes
+    [note] = [note for note in notes if note.code == "VCG520"]
+    assert note.severity is Severity.WARNING
+    assert "has graphs of its image and video, which this port of another encoder replaces" in note.message
+    assert "vitcg-scaffold new heard.yaml --into generated" in (note.help or "")
+    with pytest.raises(DiagnosticError) as caught:
+        plan_changes(port, seen, read_protocol(seen))
+    assert [one.code for one in caught.value.diagnostics] == ["VCG520", "VCG520"]
+    assert note in caught.value.diagnostics
+    heard = tree.with_files({path: text.replace('"image", "video"', '"audio"').encode()})
+    assert "VCG520" not in {one.code for one in plan_changes(port, heard, read_protocol(heard), replace=True).notes}

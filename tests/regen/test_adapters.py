@@ -22,6 +22,7 @@ from scaffold.adapters.source import name_defaults
 from scaffold.adapters.towers import encode_records, known_tower, record_towers, unfit_releases
 from scaffold.descriptor.load import shipped_names
 from scaffold.plan.leftovers import find_leftovers
+from scaffold.plan.views import TreeFacts
 from scaffold.protocol import SERVED, SourceTree, find_model, known_profile, read_protocol
 from scaffold.verify import prove_conformance
 from scaffold.verify.numeric.recipes import RECIPES
@@ -217,14 +218,18 @@ def test_a_release_without_graphs_is_no_tick(outputs: Outputs) -> None:
     assert texts["docs/adapters.md"].count("(not ") == 2
 
 
-def test_tower_of_another_descriptor_is_not_known(tmp_path: Path) -> None:
+def test_tower_of_another_descriptor_is_read_when_a_model_is_adapted(tmp_path: Path) -> None:
+    """But nothing tells whether a release has what a gate asks about."""
     text = (Path(scaffold.__file__).parent / "descriptor/shipped/qwen3_vl.yaml").read_text("utf-8")
     path = tmp_path / "qwen3_vl.yaml"
     generation = SERVED[-1]
     path.write_text(text.replace("tower: visual", "tower: vision", 1), "utf-8")
 
     assert known_tower(load_port("qwen3_vl"), generation).reason is None
-    assert "of shipped models only" in (known_tower(load_port(str(path)), generation).reason or "")
+    port = load_port(str(path))
+    assert "known of shipped models only" in (known_tower(port, generation).reason or "")
+    found = known_tower(port.replace(gates=None), generation)
+    assert (found.facts, found.splits, found.unread) == (TreeFacts(), True, True)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Run a model that sees and hears as the plugin serves it, on the CPU: `run_both.py TREE FOLDER DESCRIPTOR`.
+"""Run a model that sees and hears as the plugin serves it, on the CPU: `run_both.py TREE FOLDER DESCRIPTOR MODE`.
 
 FOLDER has the package `vitcg_adapters`, and the automatic recipe builds the model of the descriptor. Each call is
-compared with the model's own eager answer. Prints what each encoder served, and which managers choices of models give.
+compared with the eager answer of a model of the release's own class. Prints what each encoder served, and which
+managers choices of models give. The mode `adapters` is served by managers of vLLM.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +59,14 @@ def check() -> dict[str, object]:
 
     from scaffold import plugin
     from scaffold.runtime.recording import RecordingBackend
+    from scaffold.runtime.vllm.encoders import BothManagers
     from scaffold.runtime.vllm.served import ServedManager
     from scaffold.verify.numeric.automatic.recipe import AutomaticRecipe
     from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+    from scaffold.verify.numeric.graphs import DEVICE, Lab
     from scaffold.verify.numeric.recipes.base import configure, process_weights, randomise
     from scaffold.verify.numeric.reports import Automatic
+    from scaffold.verify.numeric.session import place_inputs
     from scaffold.workflow import load_port
 
     backends: list[RecordingBackend] = []
@@ -83,52 +88,73 @@ def check() -> dict[str, object]:
     config.compilation_config.encoder_cudagraph_token_budgets = []
     config.compilation_config.encoder_cudagraph_max_vision_items_per_batch = 0
 
+    mode, lab = sys.argv[4], Lab([sys.argv[1]])
+    ours = mode != "adapters"
+    watched, device = (nullcontext, torch.device("cpu")) if ours else (lab.watch, DEVICE)
+
     def make_manager(model: object, chosen: str = "") -> Any:
-        controls = plugin.read_controls({"VITCG_MODELS": chosen})
+        controls = plugin.read_controls({"VITCG_MODELS": chosen, "VITCG_MODE": mode})
         for _ in range(2):  # a runner asks more than once
             plugin.adapt_model(model, "v0_30", controls)
-        return plugin.make_manager(controls, config, torch.device("cpu"), torch.float32, model)
+        return plugin.make_manager(controls, config, device, torch.float32, model)
 
-    choices: dict[str, str] = {}
-    for chosen in ("qwen3_omni_moe_thinker", "nothing"):  # they adapt no part of it
+    def again() -> Any:
+        """The model, of the release's own class."""
         model = object.__new__(type(host))
         vars(model).update(vars(host))
-        choices[chosen] = type(make_manager(model, chosen)).__name__
-    manager = make_manager(host)
-    announced = manager.get_num_graphs_to_capture()
-    manager.capture((0, 0))
+        return model
+
+    pristine, choices = again(), dict[str, str]()
+    for chosen in ("qwen3_omni_moe_thinker", "nothing"):  # they adapt no part of it
+        choices[chosen] = type(make_manager(again(), chosen)).__name__
+    lab.place_model(host)
+    with watched():
+        manager = make_manager(host)
+        announced = manager.get_num_graphs_to_capture()
+        manager.capture((0, 0))
     report: dict[str, object] = {"wrong": [], "announced": announced, "captured": manager.is_captured()}
     asked: dict[str, int] = {}
     for number, case in enumerate((*cases, *cases)):
         if not manager.supports_modality(case.modality):
             continue
         inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(number))
-        want = [t.clone() for t in host.embed_multimodal(**inputs)]
-        got = manager.execute(dict(inputs))
+        want = [t.clone() for t in pristine.embed_multimodal(**inputs)]
+        with watched():
+            got = manager.execute(dict(inputs) if ours else place_inputs(lab, recipe, inputs))
         asked[case.modality] = asked.get(case.modality, 0) + len(case.items)
         if got is None or len(got) != len(want) or any(map(_differ, got, want)):
             report["wrong"].append(f"{case.name} {case.modality}")  # type: ignore[attr-defined]
-    parts = [manager] if isinstance(manager, ServedManager) else [manager.seen, manager.heard]
-    for part in parts:
-        part.save()
+    both = isinstance(manager, BothManagers)
+    parts = [manager.seen, manager.heard] if both else [manager]
+    if ours:
+        for part in parts:
+            part.save()
     return report | {
+        "hazards": [str(one) for one in lab.hazards()],
         "asked": asked,
         "choices": choices,
         "parts": [
             {
-                "hits": part.stats.hits,
-                "misses": part.stats.misses,
-                "reasons": dict(part.stats.reasons),
-                "reused": part.stats.plans_reused,
+                "manager": type(part).__name__,
+                "hits": part.graph_hits,
+                "misses": part.graph_misses,
                 "modalities": list(part.config.modalities),
                 "budgets": part.token_budgets,
-                "graphs": len(part.core.graphs),
-                "failed": len(part.core.report.failed),
                 "items": part.max_batch_size,
+                **(_of_ours(part) if ours else {}),
             }
             for part in parts
         ],
         "total": manager.get_cumulative_stats(),
+    }
+
+
+def _of_ours(part: Any) -> dict[str, object]:
+    return {
+        "reasons": dict(part.stats.reasons),
+        "reused": part.stats.plans_reused,
+        "graphs": len(part.core.graphs),
+        "failed": len(part.core.report.failed),
     }
 
 

@@ -14,6 +14,7 @@ from release_process import last_line, run_script
 from scaffold.adapters.outputs import Source, render_outputs
 from scaffold.descriptor import load_descriptor, load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
+from scaffold.protocol import SourceTree
 from scaffold.runtime.vllm.settings import VARIABLE, for_sound, read_settings
 from scaffold.workflow import load_port, prepare_port
 
@@ -114,7 +115,12 @@ def test_a_choice_of_models_means_one_encoder(
     made = plugin.make_manager(controls, configured({}), None, None, model)
     found = (made.seen, made.heard) if isinstance(made, BothManagers) else (made,)
     assert found == ((model, heard) if managers == "both" else (heard,))
+    monkeypatch.setattr(plugin, "_vllms_manager", lambda config, device, dtype, model: ("vllm's", model))
     off = plugin.Controls(models=frozenset(chosen), mode="adapters")
+    made = plugin.make_manager(off, configured({}), None, None, model)
+    found = (made.seen, made.heard) if isinstance(made, BothManagers) else (made,)
+    assert found == tuple(("vllm's", one) for one in ((model, heard) if managers == "both" else (heard,)))
+    del plugin._heard[model]
     assert plugin.make_manager(off, configured({}), None, None, model) is None
 
 
@@ -151,50 +157,76 @@ def test_doctor_has_a_line_for_an_adapter_of_sound(release_tree: Any, monkeypatc
     assert lines(models=frozenset({"llava"})) == [("none", "none")]
     assert lines(mode="adapters") == [("adapter", "vllm")]
     monkeypatch.setitem(vitcg_adapters.ADAPTERS, "v0_30", {MODEL["architecture"]: "seen"})
-    assert lines(mode="adapters") == [("none", "none")]
+    assert lines(mode="adapters") == [("adapter", "vllm")]
+
+
+def run_both(source: SourceTree, folder: Path, mode: str, *, ported: bool) -> Any:
+    """The report of a run with a port of the images in the tree, or with adapters alone."""
+    files = {name: folder / f"{name}.yaml" for name in ("seen", "sound")}
+    for name, document in descriptors().items():
+        files[name].write_text(text_of(document), "utf-8")
+    tree, generated = source.root, folder / "generated"
+    if ported:
+        tree = folder / "tree"
+        for path in source.root.glob("vllm/**/*"):
+            if path.is_file():
+                link = tree / path.relative_to(source.root)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path)
+        for change in prepare_port(load_descriptor(files["seen"]), source).package:
+            (tree / change.path).unlink(missing_ok=True)
+            (tree / change.path).write_bytes(change.after or b"")
+        del files["seen"]
+    for output in render_outputs([Source(f"../{name}.yaml", load_descriptor(files[name])) for name in files]).files:
+        (generated / output.path).parent.mkdir(parents=True, exist_ok=True)
+        (generated / output.path).write_bytes(output.content)
+    script = Path(__file__).with_name("run_both.py")
+    return last_line(run_script(script, tree, str(generated), str(folder / "sound.yaml"), mode))
+
+
+def check_both(report: Any) -> None:
+    """Each encoder has replayed most of its items, and every result was the eager one's."""
+    assert report["wrong"] == report["hazards"] == []
+    seen, heard = report["parts"]
+    assert (seen["modalities"], heard["modalities"]) == (["image", "video"], ["audio"])
+    asked = report["asked"]
+    assert seen["hits"] + seen["misses"] == asked["image"] + asked["video"] > 30
+    assert heard["hits"] + heard["misses"] == asked["audio"] > 10
+    assert all(part["hits"] > 4 * part["misses"] for part in (seen, heard))
+    detail = report["total"]["detail"]
+    assert report["total"]["graph_hits"] == seen["hits"] + heard["hits"]
+    assert [detail[name]["graph_misses"] for name in ("vision", "audio")] == [seen["misses"], heard["misses"]]
 
 
 @pytest.mark.trees
 @pytest.mark.lab
-def test_images_and_sound_of_one_model_are_replayed_in_one_engine(release_tree: Any, tmp_path: Path) -> None:
-    """The class has a port of its images in the tree, and an adapter of its sound beside it."""
-    files = {name: tmp_path / f"{name}.yaml" for name in ("seen", "sound")}
-    for name, document in descriptors().items():
-        files[name].write_text(text_of(document), "utf-8")
-    source, tree, folder = release_tree("0.33.0"), tmp_path / "tree", tmp_path / "generated"
-    for path in source.root.glob("vllm/**/*"):
-        if path.is_file():
-            link = tree / path.relative_to(source.root)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
-    for change in prepare_port(load_descriptor(files["seen"]), source).package:
-        (tree / change.path).unlink(missing_ok=True)
-        (tree / change.path).write_bytes(change.after or b"")
-    for output in render_outputs([Source("../sound.yaml", load_descriptor(files["sound"]))]).files:
-        (folder / output.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / output.path).write_bytes(output.content)
-
-    done = run_script(Path(__file__).with_name("run_both.py"), tree, str(folder), str(files["seen"]))
-    report = last_line(done)
-    assert report["wrong"] == []
+@pytest.mark.parametrize("ported", [True, False])
+def test_images_and_sound_of_one_model_are_replayed_in_one_engine(
+    ported: bool, release_tree: Any, tmp_path: Path
+) -> None:
+    """The class has a port of its images in the tree, or an adapter of them, and an adapter of its sound beside it."""
+    report = run_both(release_tree("0.33.0"), tmp_path, "all", ported=ported)
+    check_both(report)
     assert report["choices"] == {"qwen3_omni_moe_thinker": "ServedManager", "nothing": "NoneType"}
     seen, heard = report["parts"]
-    assert (seen["modalities"], heard["modalities"]) == (["image", "video"], ["audio"])
     assert (seen["budgets"], heard["budgets"]) == ([64, 128, 256, 512], [64, 96, 128, 192, 256, 384, 512])
     assert report["announced"] == 8 + 7  # images have graphs of their own beside videos
-    asked = report["asked"]
-    assert seen["hits"] + seen["misses"] == asked["image"] + asked["video"] > 30
-    assert heard["hits"] + heard["misses"] == asked["audio"] > 10
     for part in (seen, heard):
         assert part["failed"] == 0
-        assert part["hits"] > 4 * part["misses"]
         assert set(part["reasons"]) == {"over-budget"}
         assert part["reused"] > 0
-    written = {file.name: json.loads(file.read_text("utf-8")) for file in folder.glob("stats*.json")}
+    written = {file.name: json.loads(file.read_text("utf-8")) for file in (tmp_path / "generated").glob("stats*.json")}
     assert {name: one["graph_hits"] for name, one in written.items()} == {
         "stats.json": seen["hits"],
         "stats.audio.json": heard["hits"],
     }
-    detail = report["total"]["detail"]
-    assert report["total"]["graph_hits"] == seen["hits"] + heard["hits"]
-    assert [detail[name]["graph_misses"] for name in ("vision", "audio")] == [seen["misses"], heard["misses"]]
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_managers_of_vllm_replay_both_adapters(release_tree: Any, tmp_path: Path) -> None:
+    report = run_both(release_tree("0.33.0"), tmp_path, "adapters", ported=False)
+    check_both(report)
+    assert [part["manager"] for part in report["parts"]] == ["EncoderCudaGraphManager"] * 2
+    assert set(report["choices"].values()) == {"NoneType"}
+    assert report["announced"] == 4 + 4

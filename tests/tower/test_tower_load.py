@@ -48,6 +48,17 @@ class Named(Tower):
 class Own(Tower):
     def forward(self, x, grid_thw):
         return x
+
+
+class Model:
+    def embed(self, pixels, grid):
+        return self.visual(pixels, grid)
+
+
+class Normalising(Model):
+    def embed(self, pixels, grid):
+        pixels = self.input_norm(pixels, self.visual.dtype)
+        return self.visual(pixels, grid)
 """
 GRID = [[1, 2, 2], [2, 1, 3]]
 WANTED: dict[str, Any] = {"data": "x", "metadata": ["grid_thw"], "keys": ["pos"], "parameters": []}
@@ -200,6 +211,41 @@ def test_refused_tower_stays_as_it_is(
     assert f"{module.__name__}.{name} cannot be used by this adapter" in str(caught.value)
     assert reason in str(caught.value)
     assert [type(part) for part in tower.modules()] == classes
+
+
+ALL = ["pos", "cu_seqlens", "max_seqlen"]
+
+
+@pytest.mark.parametrize(
+    ("body", "model", "changes", "reason"),
+    [
+        (BODY, "Model", {}, None),
+        (BODY, "Model", {"keys": ALL[:2]}, "its metadata have max_seqlen, which the descriptor does not name"),
+        (BODY, "Model", {"keys": [*ALL, "windows"]}, "it has no metadata named windows"),
+        (BODY, "Model", {"parameters": ["max_windows"]}, "its metadata method takes no max_windows"),
+        (BODY, "Normalising", {}, "it makes self.input_norm({pixels}, self.visual.dtype) of pixels before its tower"),
+        (LOOP, "Model", {}, "VCG452"),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_tower_of_which_nothing_is_recorded_is_read(
+    make: Callable[[str], ModuleType], body: str, model: str, changes: dict[str, Any], reason: str | None, again: bool
+) -> None:
+    """As a port into a tree reads it, also where it is split already."""
+    module = make(body)
+    tower = module.Tower()
+    if again and body != LOOP:
+        split_at_load(tower, **WANTED)
+    wanted = WANTED | {"keys": ALL, "grid": "list", "pixels": (getattr(module, model), "visual")} | changes
+
+    if reason is None:
+        split_at_load(tower, **wanted)
+        assert set(ALL) == tower.prepare_encoder_metadata(GRID).keys()
+        return
+    with pytest.raises(DiagnosticError) as caught:
+        split_at_load(tower, **wanted)
+    assert caught.value.diagnostics[0].code == "VCG462"
+    assert reason in str(caught.value)
 
 
 def test_split_that_is_not_proven_is_not_used(

@@ -14,14 +14,14 @@ from scaffold.runtime.vllm.served import ServedManager
 
 
 class BothManagers:
-    """The interface of vLLM's manager, for a manager of images and videos and one of sound."""
+    """The interface of vLLM's manager, for a manager of images and videos and one of sound: both ours or vLLM's."""
 
-    def __init__(self, seen: ServedManager, heard: ServedManager) -> None:
+    def __init__(self, seen: Any, heard: Any) -> None:
         self.seen, self.heard = seen, heard
         self._is_heard: dict[tuple[str, ...], bool] = {}
 
     @property
-    def _both(self) -> tuple[ServedManager, ServedManager]:
+    def _both(self) -> tuple[Any, Any]:
         return self.seen, self.heard
 
     @property
@@ -42,9 +42,9 @@ class BothManagers:
         return sum(one.get_num_graphs_to_capture() for one in self._both)
 
     def capture(self, graph_pool: Any = None) -> None:
-        """Capture both. Each has a pool of its own, since each lays its pool out for its largest graph."""
+        """Capture both. Each of ours lays a pool of its own out for its largest graph; those of vLLM share one."""
         self.seen.capture(graph_pool)
-        self.heard.capture()
+        self.heard.capture(None if isinstance(self.heard, ServedManager) else graph_pool)
 
     def clear(self) -> None:
         """Release graphs, buffers and pools."""
@@ -53,9 +53,10 @@ class BothManagers:
 
     def execute(self, mm_kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
         """One tensor per item of a batch, which has one modality; None where vLLM is to encode it eagerly."""
-        return self._manager_of(mm_kwargs).execute(mm_kwargs)
+        outputs: list[torch.Tensor] | None = self._manager_of(mm_kwargs).execute(mm_kwargs)
+        return outputs
 
-    def _manager_of(self, mm_kwargs: dict[str, Any]) -> ServedManager:
+    def _manager_of(self, mm_kwargs: dict[str, Any]) -> Any:
         """The manager of a batch. An adapter of sound finds items in its own inputs alone."""
         names = tuple(mm_kwargs)
         if names not in self._is_heard:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.tower import adapt
 from scaffold.verify.numeric.automatic import inputs
 from scaffold.verify.numeric.automatic.configuration import find_configuration, repaired
 from scaffold.verify.numeric.automatic.inputs import Size
@@ -87,7 +86,7 @@ class AutomaticRecipe(Recipe):
         attempt = source.attempts()[self._known.attempt]
         self._model = make_model(host, host, source, attempt, self._known.guessed)
         if host_class is not None:
-            adapt(self._model.host, self.load_class(host_class))
+            self.adapt(self._model.host, host_class, self._model.config)
         with torch.device("cpu"):
             self._run_processor_once()
         self._model.answer_processing_info()

@@ -120,11 +120,15 @@ class Recipe(ABC):
         with without_language_model(modules, self.stand_ins):
             host = cls(vllm_config=config, prefix="")
         if host_class is not None:
-            adapt(host, self.load_class(host_class))
-            if getattr(host, "model_config", host) is None:
-                host.model_config = config.model_config
+            self.adapt(host, host_class, config)
         _answer_processing_info(cls, config, self.video_frames)
         return host, config
+
+    def adapt(self, host: nn.Module, host_class: str, config: Any) -> None:
+        """Let a host be of an adapter `module:class`, and keep its configuration, as the plugin does."""
+        adapt(host, self.load_class(host_class))
+        if getattr(host, "model_config", host) is None:
+            host.model_config = config.model_config
 
     @abstractmethod
     def model_config(self) -> Any:
