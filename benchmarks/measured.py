@@ -37,7 +37,7 @@ NAMES = {
     "idefics3": "Idefics3",
     "qwen2_audio": "Qwen2-Audio",
     "qwen3_asr": "Qwen3-ASR",
-    "qwen3_asr_1_7b": "Qwen3-ASR 1.7B",
+    "qwen3_asr_1_7b": "Qwen3-ASR, the larger one",
     "qwen3_omni": "Qwen3-Omni, sound",
     "blip2": "BLIP-2",
     "moondream3": "Moondream 3",
