@@ -28,10 +28,9 @@ from scaffold.draft.common import (
     put_number,
     sizes_of_items,
 )
-from scaffold.draft.frames import find_frames
+from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import as_reason, problems_of_way
@@ -109,9 +108,8 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
     if modality == SOUND:
-        frames = find_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows)
-        frames.put(recording, sheet, encoder.place)
-        key, what = frames.key, "sounds"
+        key = put_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows, sheet)
+        what = "sounds"
     else:
         key, what = _put_item(subject, recording, batches, encoder, sheet), "images"
     loop = _loop(subject, encoder)
@@ -365,7 +363,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
         texts = list(map(str, shape))
     sheet.put("item.shape", [*rows, *texts], place, why=shown)
     _put_merge(recording, batches, encoder, grid, ratio, sheet)
-    merge = sheet.value("item.merge").strip('"')
+    merge = sheet.value("item.merge")
     square = [f"h // {merge}", f"w // {merge}"]
     if grid:
         leaf = next(_all(batches, grid))
