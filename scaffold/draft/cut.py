@@ -148,10 +148,12 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         def tokens(held: Call, whole: bool) -> str | None:
             units = units_of(batches[0])[site.pixels][0]
             rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
-            said = _of_spectrum(recording, rows) if rows is not None else []
+            if rows is None:
+                return None
             # An encoder may join two positions.
-            said += [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)] if rows is not None else []
-            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
+            joined = [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)]
+            said = [*_of_spectrum(recording, rows), *joined]
+            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet)
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
     if sites[0].layers:
@@ -474,7 +476,10 @@ def _layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
         return ()
     function, call = found[1], waiting_call(frame, found[1])
     parents = parents_of(function)
-    taken = [parents.get(id(node)) for node in _uses_of(call, function, parents) if node is not call] if call else []
+    above = parents.get(id(call))
+    names = {ast.unparse(target) for target in assigned_to(above)} if above is not None else set()
+    loaded = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    taken = [parents.get(id(node)) for node in loaded if node.id in names]
     layers = [_layer(function, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
     return tuple(dict.fromkeys(text for text in layers if text)) if layers and all(layers) else ()
 
@@ -509,18 +514,6 @@ def _layer(function: ast.AST, index: ast.expr) -> str | None:
         if attribute and ast.unparse(index) in names:
             return f"{{table: self.{attribute}, column: {names.index(ast.unparse(index))}}}"
     return None
-
-
-def _uses_of(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
-    """The call itself, or where the name stands that it is assigned to."""
-    above = parents.get(id(call))
-    names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
-    if not names:
-        return [call]
-    inside = ast.walk(function)
-    return [
-        node for node in inside if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-    ]
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------

@@ -284,12 +284,10 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
 def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
     part = f"{encoder.layers.name}.0"
-    firsts = [
-        (batch, next(batch.calls[n] for n in numbers if batch.calls[n].part == part)) for batch, numbers in encoder.runs
-    ]
-    frames = [
-        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path) for batch, call in firsts
-    ]
+    frames = []
+    for batch, numbers in encoder.runs:
+        way = batch.way(next(batch.calls[n] for n in numbers if batch.calls[n].part == part))
+        frames.append(next(frame for frame in reversed(way) if frame.part == encoder.path))
     found = function_of(subject, frames[0])
     line = frames[0].place.line
     loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []

@@ -111,9 +111,6 @@ def _result(batch: Batch, path: str) -> Leaf | None:
 
 def _tokens(recording: Recording, rows: int, sheet: Sheet) -> str | None:
     """The rows of a tile: what a cut says of a unit, or the one attribute of a configuration that is called so."""
-    said = tokens_recorded(recording.numbers, rows, sheet)
-    if said is not None:
-        return said
     held = [path for path, n in recording.numbers.items() if n == rows and _TOKENS.search(path)]
     own = [path for path in held if path.startswith("self.config.")]
-    return own[0] if len(own) == 1 else None
+    return tokens_recorded(recording.numbers, rows, sheet) or (own[0] if len(own) == 1 else None)
