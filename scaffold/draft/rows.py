@@ -256,12 +256,9 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
     rows = encoder.rows_of_calls
     unfit = _unfit(encoder.calls, rows)
-    if unfit is None:
-        if {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
-            return None
-        unfit = "the result"
-    else:
-        unfit = f"`{unfit}`"
+    if unfit is None and {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
+        return None
+    unfit = f"`{unfit}`" if unfit else "the result"
     first = encoder.runs[0][0]
     for index in range(encoder.layers.count):
         part = f"{encoder.layers.name}.{index}"
