@@ -14,8 +14,7 @@ import scaffold.verify.numeric
 from scaffold.draft import Candidate, Draft, Question
 from scaffold.draft.common import Drafted
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Sheet
+from scaffold.draft.sheet import Sheet, beyond
 from scaffold.watch import Batch, Field, Recording
 
 Patch = Callable[[object, str, object], None]

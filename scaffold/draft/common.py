@@ -14,10 +14,10 @@ from math import prod
 from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.ways import ALL, handed_on, unconditional
+from scaffold.draft.unportable import offered
+from scaffold.draft.ways import ALL, unconditional
 from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
@@ -54,9 +54,7 @@ class Drafted:
 
 def seen(recording: Recording) -> str:
     """The reason of a refusal: how often the first encoder with equal layers is called, and where."""
-    batch = next(iter(recording.batches), None)
-    if batch is None:
-        return f"no run could be recorded: {'; '.join(recording.missing.values())}"
+    batch = recording.batches[0]
     for repeated in recording.repeated:
         owner = repeated.name.rpartition(".")[0]
         calls = [call for call in batch.calls if call.part == owner]
@@ -87,16 +85,7 @@ def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Dia
 
 def other_encoder(subject: Subject, drafted: Collection[str]) -> frozenset[str]:
     """The modalities of requests that another encoder serves than the drafted one: sound beside images, or these."""
-    offered = frozenset(_offered(subject))
-    return offered & VISUAL.keys() if SOUND in drafted else offered & {SOUND}
-
-
-def _offered(subject: Subject) -> Iterator[str]:
-    """The modalities that requests may have."""
-    info = subject.model.info
-    limits = subject.program.method(info, "get_supported_mm_limits") if info else None
-    made = [node for node in ast.walk(limits[2]) if isinstance(node, ast.Dict)] if limits else []
-    yield from (str(key.value) for node in made for key in node.keys if isinstance(key, ast.Constant))
+    return offered(subject) & (VISUAL.keys() if SOUND in drafted else {SOUND})
 
 
 def line_of(frame: Frame) -> SourceLine:
@@ -145,12 +134,12 @@ def entries_of(subject: Subject, frame: Frame) -> list[str]:
 
 
 def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
-    """The call in `embed_multimodal`, if its result is handed on and each argument is made of the batch alone."""
+    """The call in `embed_multimodal`, if each argument is made of the batch alone."""
     found = subject.program.method(subject.model.owner, "embed_multimodal")
     if found is None or frame.part != "":
         return None
     node = waiting_call(frame, found[2])
-    if node is None or not handed_on(node, found[2]) or not unconditional(node, found[2]):
+    if node is None or not unconditional(node, found[2]):
         return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
     texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]

@@ -10,11 +10,10 @@ from itertools import product
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import Drafted, line_of, reads
+from scaffold.draft.common import Drafted, entries_of, line_of, reads
 from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Sheet
+from scaffold.draft.sheet import Sheet, beyond
 from scaffold.draft.ways import as_reason, problems_of_way
 from scaffold.watch import Recording
 
@@ -43,7 +42,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
             refused += beyond(subject.tree, whole.place, what).diagnostics
         ends = [*later, *([None] if rows <= tokens else [])]
-        for through, entry in product(ends, whole.entries(subject)):
+        for through, entry in product(ends, entries_of(subject, whole.way[0])):
             problems = problems_of_way(subject, [entry], parse_call(text), through=through)
             if problems:
                 refused += map(as_reason, problems)

@@ -16,8 +16,9 @@ from math import prod
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES
 from scaffold.descriptor.sections import WEIGHTS
-from scaffold.diagnostics import Diagnostic
+from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.common import (
+    TEXT_WIDTH,
     VISION,
     Drafted,
     entries_of,
@@ -25,15 +26,23 @@ from scaffold.draft.common import (
     line_of,
     pixel_keys,
     put_number,
+    waiting_call,
 )
 from scaffold.draft.explicit import put_explicit, tokens_recorded
-from scaffold.draft.layers import layers_of, put_joined_width
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond_context
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import ALL, problems_of_way
-from scaffold.protocol import find_subclasses
-from scaffold.syntax import find_class, find_method, positional_parameters
+from scaffold.draft.ways import problems_of_way
+from scaffold.protocol import SourceTree, find_subclasses
+from scaffold.syntax import (
+    assigned_to,
+    call_name,
+    find_class,
+    find_method,
+    name_path,
+    parents_of,
+    positional_parameters,
+    self_attribute,
+)
 from scaffold.tower.names import mentions
 from scaffold.watch import Batch, Frame, Leaf, Recording
 
@@ -98,10 +107,6 @@ class Site:
     def place(self) -> SourceLine:
         return line_of(self.way[-1])
 
-    def entries(self, subject: Subject) -> list[str]:
-        """Calls that lead to it, the one to prefer first."""
-        return entries_of(subject, self.way[0]) if len(self.way) > 1 else [ALL]
-
     @property
     def form(self) -> tuple[object, ...]:
         """Equal for the same call in another batch."""
@@ -143,18 +148,20 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         def tokens(held: Call, whole: bool) -> str | None:
             units = units_of(batches[0])[site.pixels][0]
             rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
-            said = _of_spectrum(recording, rows) if rows is not None else []
+            if rows is None:
+                return None
             # An encoder may join two positions.
-            said += [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)] if rows is not None else []
-            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet) if rows is not None else None
+            joined = [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)]
+            said = [*_of_spectrum(recording, rows), *joined]
+            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet)
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
     if sites[0].layers:
-        put_joined_width(recording, batches[0], sheet)
+        _put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
     notes: tuple[Diagnostic, ...] = ()
     if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
-        notes = (beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
+        notes = (_beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
     pixels = {name: site.pixels for name, (site, _) in kept.items()}
     return Drafted(pixels, "no call gets all of its pixels as units", tuple(pixels.values()), notes)
 
@@ -171,7 +178,7 @@ def reached_sites(
         tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in site.entries(subject) if site is not None else ():
+            for entry in entries_of(subject, site.way[0]) if site is not None else ():
                 others = [other for _, other in tried.values()]
                 problems = problems_of_way(subject, [*others, entry], parse_call(text))
                 refused += problems
@@ -181,6 +188,18 @@ def reached_sites(
         if len(tried) > len(kept):
             kept = tried
     return kept, refused
+
+
+def _beyond_context(tree: SourceTree, place: SourceLine, tokens: int) -> Diagnostic:
+    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467)."""
+    return Diagnostic(
+        "VCG467",
+        f"an item has {tokens} tokens in the recording, and vLLM chooses no budget above the context, which counts the "
+        "decoder's tokens alone",
+        tree.span(place.file, place.line),
+        f"give vLLM budgets: --compilation-config '{{\"encoder_cudagraph_token_budgets\": [{tokens}]}}'",
+        Severity.WARNING,
+    )
 
 
 def _rows_of(batch: Batch, path: str, units: int) -> int | None:
@@ -322,7 +341,7 @@ def _pieces(
         (key, axis), shape = found, given[name].shape
         taken = _taken(batch, number, results, shape[axis], axis)
         several = all(leaf.shape[:1] == shape[axis : axis + 1] for leaf in results) and len(results) > 1
-        layers = layers_of(subject, frame) if taken is None and several and not axis else ()
+        layers = _layers_of(subject, frame) if taken is None and several and not axis else ()
         if taken is None and not layers:
             return
         made = shape[axis + 1 :] if shape[axis + 1 :] != shapes[key][1] else ()
@@ -444,6 +463,59 @@ def _taken(
     return (fitting[0].lstrip("."),)
 
 
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def _layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
+    """The layers that the model's method takes of the list which the call of a frame gives, as a descriptor says them.
+
+    None if it does anything else with the list.
+    """
+    found = function_of(subject, frame) if frame.part == "" else None
+    if found is None:
+        return ()
+    function, call = found[1], waiting_call(frame, found[1])
+    parents = parents_of(function)
+    above = parents.get(id(call))
+    names = {ast.unparse(target) for target in assigned_to(above)} if above is not None else set()
+    loaded = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    taken = [parents.get(id(node)) for node in loaded if node.id in names]
+    layers = [_layer(function, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
+    return tuple(dict.fromkeys(text for text in layers if text)) if layers and all(layers) else ()
+
+
+def _put_joined_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
+    """Ask for the columns of embeddings that parts make side by side, if so many are in lists of the model itself."""
+    width, lists = batch.results[0].shape[-1], [one for one in recording.repeated if "." not in one.name]
+    held = {path: n for path, n in recording.numbers.items() if TEXT_WIDTH.fullmatch(path) and isinstance(n, int)}
+    wide = [path for path, n in held.items() if width > n and width == n * sum(one.count for one in lists)]
+    if len(wide) == 1:
+        what = "columns of the embeddings, which the model makes of several layers side by side"
+        counts = " + ".join(f"len(self.{one.name})" for one in lists)
+        candidate = Candidate(f"{wide[0]} * ({counts})", "the results of these parts beside each other")
+        sheet.ask(Question("output.hidden_size", what, (candidate,)))
+
+
+def _layer(function: ast.AST, index: ast.expr) -> str | None:
+    """A layer that is an attribute of the model or a number, or a column of a table that the method goes over."""
+    if isinstance(index, ast.Constant) and isinstance(index.value, int):
+        return str(index.value)
+    path = name_path(index)
+    if path[:1] == ["self"] and len(path) > 1:
+        return ".".join(path)
+    for loop in ast.walk(function) if isinstance(index, ast.Name) else ():
+        if not isinstance(loop, ast.For):
+            continue
+        row, table = loop.target, loop.iter
+        if call_name(table) == "enumerate" and isinstance(table, ast.Call) and isinstance(row, ast.Tuple):
+            row, table = row.elts[1], table.args[0]
+        names = [ast.unparse(part) for part in row.elts] if isinstance(row, ast.Tuple) else []
+        attribute = self_attribute(table)
+        if attribute and ast.unparse(index) in names:
+            return f"{{table: self.{attribute}, column: {names.index(ast.unparse(index))}}}"
+    return None
+
+
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
@@ -497,7 +569,7 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     what = f"a size of a unit: {value} in the recording"
     texts = _of_spectrum(recording, value) or _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
     asked = (question.key for question in sheet.questions if question.what == what)
-    same = (key for key in sheet.keys("let.") if sheet.value(key).strip('"') in texts[:1])
+    same = (key for key in sheet.keys("let.") if sheet.value(key) in texts[:1])
     known = next(chain(asked, same), None)
     if known is not None:
         return known.removeprefix("let.")
@@ -537,7 +609,7 @@ def _of_configuration(texts: Sequence[str]) -> list[str]:
 def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:
     """Patches of a side or of a unit, an attribute, or a product of two."""
     numbers = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and n > 0}
-    side = numbers.get(sheet.value("let.side").strip('"')) if sheet.has("let.side") else None
+    side = numbers.get(sheet.value("let.side"))
     patches = [(path, n) for path, n in numbers.items() if _PATCH.search(path)]
     for path, patch in sorted(patches, key=lambda one: (not one[0].startswith("self.config."), one[0].count("."))):
         if side is not None and side // patch == value:

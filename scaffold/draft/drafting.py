@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
-from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.bases import beside, unfollowed_bases
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, put_width, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import Subject, registered_name, subject_of
+from scaffold.draft.locate import Subject, registered_name, subject_of, unfollowed_bases
 from scaffold.draft.loop import draft_layers, draft_loop
 from scaffold.draft.packed import draft_packed
 from scaffold.draft.ported import fitting_mixin, has_port, hosted_mixin
-from scaffold.draft.refusals import Beyond, beyond
 from scaffold.draft.rows import CHUNK, draft_rows
-from scaffold.draft.sheet import Question, Sheet, SourceLine
+from scaffold.draft.sheet import Beyond, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tiles import draft_tiles
 from scaffold.draft.unportable import dialect_of, offered, refuse_unportable, too_early
 from scaffold.protocol import tree_name
@@ -192,7 +190,10 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
         (
             *found.notes,
             *omitted(subject, recording, found),
-            *map(beside, _unfollowed(subject)),
+            *(
+                replace(one, message=f"{one.message}. What it overrides was not looked at", severity=Severity.WARNING)
+                for one in _unfollowed(subject)
+            ),
             *([port] if port is not None else []),
         ),
     )
@@ -220,7 +221,7 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
     what = "no layout fits the model as it is written" if ran else "nothing shows it, since the model did not run"
     sheet.ask(Question("layout", what, (), tuple(reasons)))
     inputs: dict[str, str] = {}
-    names = [name for name in offered(subject) if name in MODALITIES] or ["image"]
+    names = [name for name in MODALITIES if name in offered(subject)] or ["image"]
     if recording is not None and ran:
         names = list(dict.fromkeys(batch.modality for batch in recording.batches if batch.modality in MODALITIES))
         for batch in recording.batches:

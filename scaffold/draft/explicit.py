@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails, find_way
+from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS, unit_word
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import dialect_of
-from scaffold.draft.ways import NOWHERE
+from scaffold.draft.ways import NOWHERE, way_to
 from scaffold.protocol.dialect import Paths
 
 #: Attributes of a model with the tokens of one unit.
@@ -46,7 +46,10 @@ def put_explicit(
     unit = unit_word(what, single=single)
     after = f"_project_{what}_features" if single else f"_merge_{unit}_embeddings"
     encode = ENCODE_METHODS[unit]
-    found = _find(subject, parse_call(entry), parse_call(call), after, encode) if _has_paths(subject) else None
+    dialect = dialect_of(subject.tree)
+    # Where the protocol names no paths, an item may not be without tokens.
+    named = dialect is not None and dialect.paths is Paths.NAMED
+    found = _find(subject, entry, parse_call(call), after, encode) if named else None
     if found is None:
         return
     held, follows, reads = found
@@ -63,19 +66,18 @@ def put_explicit(
 
 
 def _find(
-    subject: Subject, entry: Call, encoder: Call, after: str, encode: str
+    subject: Subject, entry: str, encoder: Call, after: str, encode: str
 ) -> tuple[Call, str | None, tuple[str, ...]] | None:
     """The largest call of a form that the generator finds, and the name of what follows it, if anything does, with what
     that reads beside features."""
-    tree, model = subject.tree, subject.model
-    way = find_way(tree, model.file, model.class_name, {entry.path: NOWHERE}, encoder, NOWHERE)
-    family = tuple(subject.program.lineage(model.owner))
+    tree, way = subject.tree, way_to(subject, [entry], encoder)
+    family = tuple(subject.program.lineage(subject.model.owner))
     beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
     calls = [call for call in find_calls(tree, way, beside) if call != encoder]
     for call in (*reversed(calls), encoder):
         for name in (None, *find_tails(tree, way), after):
             with suppress(DiagnosticError):
-                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
+                found = find_extraction(tree, family, way, Form(parse_call(entry), call, name, NOWHERE, encode, beside))
                 if isinstance(found, Extraction):
                     return call, name, found.arguments
     return None
@@ -90,7 +92,7 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
     if said or rows == 1:
         return said[0] if said else "1"
     # The configuration names the side of a unit, and beside it that of a patch.
-    side = sheet.value("let.side").strip('"') if sheet.has("let.side") else ""
+    side = sheet.value("let.side")
     patch = _SIDE.sub(r"patch_size\1", side)
     long, short = numbers.get(side), numbers.get(patch)
     if patch == side or not isinstance(long, int) or not isinstance(short, int) or not short:
@@ -109,9 +111,3 @@ def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> s
             made[text] = (-(-across // by) if _FACTORS[name] else across // by) ** 2
     found = [text for text, value in made.items() if value == rows]
     return found[0] if len(found) == 1 else None
-
-
-def _has_paths(subject: Subject) -> bool:
-    """Whether the protocol of the tree names paths: then an item may have no tokens at all."""
-    dialect = dialect_of(subject.tree)
-    return dialect is not None and dialect.paths is Paths.NAMED

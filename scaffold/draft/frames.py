@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from scaffold.draft.common import pixel_keys, put_number, sizes_of_items
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Sheet, SourceLine
+from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.watch import Batch, Recording
 
 _BINS, _SOUND = re.compile(r"\.(num_mel_bins|n_mels)$"), re.compile(r"audio|speech|whisper")
@@ -37,47 +36,13 @@ class _Chunks:
         return -(-self.size // self.stride)
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """The spectrum `key`, `counts` with the frames of each item, and `zeros`, numbers for each frame.
-
-    The frames are on its `axis`, beside `bins`.
-    """
-
-    key: str
-    counts: str
-    bins: int
-    axis: int
-    chunks: _Chunks
-    window: str
-    zeros: tuple[str, ...]
-
-    def put(self, recording: Recording, sheet: Sheet, place: SourceLine) -> None:
-        """Fill in `item` and its `let`."""
-        put_number(recording, self.bins, "let.bins", "the rows of a spectrum", _BINS, _SOUND, sheet)
-        shown = f"{self.chunks.size} in the recording"
-        sheet.put("let.chunk", self.chunks.text, why=f"the frames that are convolved together: {shown}")
-        stride, more = self.chunks.stride, self.chunks.stride - 1
-        frames = f"{stride} * h * w"
-        shape = [frames, "bins"] if self.axis == 0 else ["bins", frames]
-        sheet.put("item.shape", shape, place, why=f"{stride} frames become a row")
-        sheet.put(f"item.values.{self.counts}", [frames], why="the frames of each item")
-        for name in self.zeros:
-            sheet.put(f"item.zeros.{name}", [frames], why="a number for each frame")
-        whole = f"((chunk + {more}) // {stride})"
-        rows = f"h // chunk * {whole} + (h % chunk + {more}) // {stride}"
-        sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
-        sheet.put("item.frames.window", self.window, place, why="the longest sequence of attention")
-        sheet.put("item.merge", 1, why="each row is a token")
-
-
-def find_frames(
+def put_frames(
     subject: Subject, recording: Recording, batches: Sequence[Batch], path: str, place: SourceLine,
-    sequences: Sequence[tuple[int, ...]],
-) -> Frames:  # fmt: skip
-    """How the frames of each item become the `sequences` of rows that attention in `path` is told of.
+    sequences: Sequence[tuple[int, ...]], sheet: Sheet,
+) -> str:  # fmt: skip
+    """Fill in `item` and its `let`: how frames become the `sequences` of rows that attention in `path` is told of.
 
-    Raises VCG483 where nothing says it.
+    The result is the input with the spectrum. Raises VCG483 where nothing says it.
     """
 
     def refused(what: str) -> Exception:
@@ -121,7 +86,20 @@ def find_frames(
         raise refused(
             f"the model gets `{'`, `'.join(sorted(others - whole))}` with `{key}`, which is nothing of frames"
         )
-    return Frames(key, counts, shapes[0][1 - axes[0]], axes[0], chunks, window, tuple(sorted(whole)))
+    bins, stride, more = shapes[0][1 - axes[0]], chunks.stride, chunks.stride - 1
+    put_number(recording, bins, "let.bins", "the rows of a spectrum", _BINS, _SOUND, sheet)
+    shown = f"{chunks.size} in the recording"
+    sheet.put("let.chunk", chunks.text, why=f"the frames that are convolved together: {shown}")
+    text = f"{stride} * h * w"
+    sheet.put("item.shape", ["bins", text] if axes[0] else [text, "bins"], place, why=f"{stride} frames become a row")
+    sheet.put(f"item.values.{counts}", [text], why="the frames of each item")
+    for name in sorted(whole):
+        sheet.put(f"item.zeros.{name}", [text], why="a number for each frame")
+    rows = f"h // chunk * ((chunk + {more}) // {stride}) + (h % chunk + {more}) // {stride}"
+    sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
+    sheet.put("item.frames.window", window, place, why="the longest sequence of attention")
+    sheet.put("item.merge", 1, why="each row is a token")
+    return key
 
 
 def _chunks(numbers: Sequence[tuple[str, int]]) -> Iterator[_Chunks]:

@@ -20,9 +20,7 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
     Such ranks gather embeddings by a number of tokens.
     """
     for key in keys:
-        kind = f"fields.{key}"
-        drafted = sheet.value(kind) if sheet.has(kind) else ""
-        if (found := _ways(subject, key, drafted)) is not None:
+        if (found := _ways(subject, key, sheet.value(f"fields.{key}"))) is not None:
             other, place, asked = found
             candidate = _own_switch(subject, asked) if asked is not None else None
             question = f"the condition under which `{key}` is cut as drafted, and not {other} as at {place}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Located, Subject
 from scaffold.draft.sheet import Sheet, SourceLine
-from scaffold.protocol import RegistryAnchor, find_example_list, find_test_registry
+from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
 from scaffold.watch import Recording
@@ -24,20 +24,18 @@ _PLACEHOLDER = "get_placeholder_str"
 _PROMPTS = {"image": "What is this?", "video": "What happens?"}
 
 
+#: The text of a prompt with one {content}, what stands between placeholder and question, and where it is.
+_Template = tuple[str, str, SourceLine]
+
+
 @dataclass(frozen=True, slots=True)
 class _Example:
     key: str
     file: str
     function: ast.FunctionDef
 
-
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """`text` has one {content}; `gap` stands between placeholder and question."""
-
-    text: str
-    gap: str
-    place: SourceLine
+    def at(self, node: ast.expr | ast.stmt) -> SourceLine:
+        return SourceLine(self.file, node.lineno)
 
 
 def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...], recording: Recording | None) -> None:
@@ -69,36 +67,25 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
-                text = f"{placeholders[modality]}{template.gap if template else ''}{_PROMPTS[modality]}"
+                text = f"{placeholders[modality]}{template[1] if template else ''}{_PROMPTS[modality]}"
                 why = f"what `{_PLACEHOLDER}` gives{'' if template else ', without a chat template'}"
                 sheet.put(f"{at}.{modality}_prompt", text, why=why)
         if template is not None:
             sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
-            sheet.put(f"{at}.template.text", template.text, template.place, why="the prompt of the offline example")
-        marked = _core_models(subject.tree)
-        if marked is not None:
-            sheet.put(f"{at}.core_model", True, marked, why="as most entries there")
-        context, usual = keywords.get("max_model_len"), _usual_context(subject.tree)
-        positions = _positions(recording) if recording is not None and sheet.has("explicit.single") else None
-        needed = _shown_context(example) if example is not None else None
-        if isinstance(context, int):
-            sheet.put(f"{at}.max_model_len", context, place)
-        elif needed is not None and usual is not None and needed[0] > usual[0]:
-            sheet.put(f"{at}.max_model_len", *needed, why=f"not {usual[0]} as in other entries: that of the example")
-        elif positions is not None and usual is not None and positions < usual[0]:
-            why = f"not {usual[0]} as in other entries: the recorded language model has {positions} positions"
-            sheet.put(f"{at}.max_model_len", positions, usual[1], why=why)
+            sheet.put(f"{at}.template.text", template[0], template[2], why="the prompt of the offline example")
+        _put_like_others(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         if keywords.get("hf_overrides") == {"architectures": [architecture]}:
             why = "the checkpoint names another class"
             sheet.put(f"{at}.dummy_overrides.exist_overrides.architectures", [architecture], place, why=why)
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
-    families = _families(subject.tree, subject.model.architectures)
-    if families is not None:
-        sheet.put("integration.docs.models", families[0], families[1])
+    for number, line in list(_listed(subject.tree, subject.model.architectures))[:1]:
+        families = [name.strip() for cell in line.split("|")[2:3] for name in cell.split(",") if name.strip()]
+        if families:
+            sheet.put("integration.docs.models", families, SourceLine(_TABLE, number))
     if example is not None:
-        sheet.put("integration.example", example.key, SourceLine(example.file, example.function.lineno))
+        sheet.put("integration.example", example.key, example.at(example.function))
 
 
 def file_name(module: str) -> str:
@@ -107,44 +94,43 @@ def file_name(module: str) -> str:
     return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
-def _registry(tree: SourceTree) -> RegistryAnchor | None:
-    """The generation test; None of a tree whose test cannot be read."""
-    try:
-        return find_test_registry(tree)
-    except DiagnosticError:
-        return None
+def _put_like_others(
+    sheet: Sheet, tree: SourceTree, given: object, place: SourceLine, example: _Example | None, run: Recording | None
+) -> None:
+    """The mark that most entries of the generation test have, and a context where theirs is none for the model.
 
-
-def _core_models(tree: SourceTree) -> SourceLine | None:
-    """The generation test, if most of its entries carry marks: `core_model` is the one that they have."""
-    registry = _registry(tree)
-    entries = registry.entries if registry is not None else ()
-    marked = [entry for entry in entries if "marks" in entry.keywords]
-    core = registry is not None and "core_model" in tree.read(registry.path) and 2 * len(marked) > len(entries)
-    return SourceLine(registry.path, registry.line) if registry is not None and core else None
-
-
-def _usual_context(tree: SourceTree) -> tuple[int, SourceLine] | None:
-    """The context of an entry of the generation test that names none."""
-    registry = _registry(tree)
-    fields = {field.name: field.default for field in registry.entry_fields} if registry is not None else {}
-    default = fields.get("max_model_len") or ""
-    return (int(default), SourceLine(registry.path, registry.line)) if registry and default.isdecimal() else None
+    That is the `given` one of vLLM's other tests, that of the example, or the positions of the language model.
+    """
+    registry, usual, at = None, None, "integration.test.max_model_len"
+    with suppress(DiagnosticError):  # a tree whose test cannot be read
+        registry = find_test_registry(tree)
+    if registry is not None:
+        there = SourceLine(registry.path, registry.line)
+        marked = [entry for entry in registry.entries if "marks" in entry.keywords]
+        if "core_model" in tree.read(registry.path) and 2 * len(marked) > len(registry.entries):
+            sheet.put("integration.test.core_model", True, there, why="as most entries there")
+        default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
+        usual = int(default) if default.isdecimal() else None
+    if isinstance(given, int):
+        sheet.put(at, given, place)
+    elif registry is not None and usual is not None:
+        shown = _shown_context(example) if example is not None else None
+        numbers = run.numbers if run is not None and sheet.has("explicit.single") else {}
+        held = [numbers.get(f"self.config.{name}max_position_embeddings") for name in ("text_config.", "")]
+        positions = next((value for value in held if isinstance(value, int)), usual)
+        others = f"not {usual} as in other entries"
+        if shown is not None and shown[0] > usual:
+            sheet.put(at, *shown, why=f"{others}: that of the example")
+        elif positions < usual:
+            sheet.put(at, positions, there, why=f"{others}: the recorded language model has {positions} positions")
 
 
 def _shown_context(example: _Example) -> tuple[int, SourceLine] | None:
     """The context that the model's offline example asks for: its prompts and images are those of the test."""
     for node in ast.walk(example.function):
         if isinstance(node, ast.keyword) and node.arg == "max_model_len" and isinstance(node.value, ast.Constant):
-            value = node.value.value
-            return (value, SourceLine(example.file, node.value.lineno)) if isinstance(value, int) else None
+            return (node.value.value, example.at(node.value)) if isinstance(node.value.value, int) else None
     return None
-
-
-def _positions(recording: Recording) -> int | None:
-    """The positions of the language model, by the configuration of the run."""
-    found = (recording.numbers.get(f"self.config.{name}max_position_embeddings") for name in ("text_config.", ""))
-    return next((value for value in found if isinstance(value, int)), None)
 
 
 def _entries(tree: SourceTree, file: str) -> Iterator[tuple[ast.Constant, ast.expr]]:
@@ -183,21 +169,11 @@ def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str
             yield number, line
 
 
-def _families(tree: SourceTree, names: Collection[str]) -> tuple[list[str], SourceLine] | None:
-    """The models that the documentation's table lists for one of the architectures."""
-    for number, line in _listed(tree, names):
-        cells = line.split("|")[2:3]
-        families = [name.strip() for cell in cells for name in cell.split(",") if name.strip()]
-        return (families, SourceLine(_TABLE, number)) if families else None
-    return None
-
-
 def _example(tree: SourceTree, model: Located) -> _Example | None:
     """The offline example of a model: the one that loads a checkpoint of it, or that is called after its module."""
-    try:
+    anchor = None
+    with suppress(DiagnosticError):
         anchor = find_example_list(tree)
-    except DiagnosticError:
-        return None
     if anchor is None:
         return None
     functions = {node.name: node for node in tree.parse(anchor.path).body if isinstance(node, ast.FunctionDef)}
@@ -243,7 +219,7 @@ def _template(example: _Example, shown: str | None) -> _Template | None:
     whole = f"{text[: content.start()]}{{content}}{text[content.end() :]}" if content else ""
     if content is None or whole == "{content}" or "{" in text or "}" in text:
         return None
-    return _Template(whole, content.group(1), SourceLine(example.file, prompt.lineno))
+    return whole, content.group(1), example.at(prompt)
 
 
 def _names(node: ast.JoinedStr) -> set[str]:

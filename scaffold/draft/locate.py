@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.bases import unfollowed_bases
 from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
@@ -132,6 +131,41 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     return Located(names, name, file, owner, found, processor, place, info)
 
 
+def unfollowed_bases(
+    tree: SourceTree, program: Program, owners: Iterable[Owner | None], why: Iterable[Diagnostic] = ()
+) -> list[Diagnostic]:
+    """One VCG497 for each base that is not in the tree, with the reasons why the rest tells too little as notes."""
+    notes = tuple(f"without it: {one.message.removeprefix('the model is beyond the layouts: ')}" for one in why)
+    found: dict[tuple[str, int], Diagnostic] = {}
+    for owner in owners:
+        for module, cls, base in program.unfollowed(owner) if owner is not None else ():
+            text = ast.unparse(base)
+            package = _package(module, (name_path(plain_base(base)) or [""])[0])
+            lost = f"is code of `{package}`, which the tree does not have" if package else "is made at run time"
+            found[module.file, base.lineno] = Diagnostic(
+                "VCG497",
+                f"the base `{text}` of `{cls.name}` cannot be followed: it {lost}",
+                tree.span(module.file, base.lineno),
+                "name its package with --package, or copy its file into the tree and import it from there"
+                if package
+                else "write the base as a class that the file defines or imports",
+                notes=notes,
+            )
+    return list(found.values())
+
+
+def _package(module: Module, name: str) -> str:
+    """The module that a name of a file comes from, also under another name; empty if the file makes its value."""
+    seen: set[str] = set()
+    while name and name not in seen:
+        seen.add(name)
+        if name in module.imports or name not in module.bindings:
+            return module.imports.get(name, module.imports.get("*", ("", None)))[0]
+        bound = module.bindings[name][0]
+        name = bound.partition(".")[0] if isinstance(bound, str) else ""
+    return ""
+
+
 def _in_package(tree: SourceTree, reference: str) -> str:
     """FILE:CLASS of a class of the package beside the tree: its models are in no registry of vLLM's."""
     if tree.package is None or not reference.isidentifier():
@@ -175,9 +209,8 @@ def served_classes(owner: Owner) -> set[str]:
 
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:
     """Why a class has no processor: nothing registers one, or what does so cannot be followed."""
-    name = owner[1].name
-    found = [(module, decorator) for module, node in program.lineage(owner) for decorator in _decorators(module, node)]
-    for module, decorator in found:
+    name, others = owner[1].name, []
+    for module, decorator in _decorators(program, owner):
         call = _registration(program, module, decorator)
         if call is not None:
             return Diagnostic(
@@ -187,18 +220,16 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
                 "define or import the class at the top level of its module, where `init` looks for it, or write the "
                 "descriptor by hand",
             )
-    others = ((module, decorator, call_name(decorator) or ast.unparse(decorator)) for module, decorator in found)
+        called = call_name(decorator) or ast.unparse(decorator)
+        if called != "runtime_checkable":  # of a protocol, not of a model
+            others.append(f"{module.file}:{decorator.lineno} has `@{called}` instead")
     return Diagnostic(
         "VCG481",
         f"`{name}` has no processor: no decorator of the class or its bases calls `{_REGISTER}`",
         tree.span(owner[0].file, owner[1].lineno),
         f"decorate the class with MULTIMODAL_REGISTRY.{_REGISTER}, or name the class that has it: "
         "a draft model of speculative decoding has none, its main model has",
-        notes=tuple(
-            f"{module.file}:{decorator.lineno} has `@{called}` instead"
-            for module, decorator, called in others
-            if called != "runtime_checkable"  # of a protocol, not of a model
-        ),
+        notes=tuple(others),
     )
 
 
@@ -237,23 +268,13 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
     entry = read_registry(tree)[name]
     found = _class_of(tree, program, entry)
     if entry.table != MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG481",
-                f"`{name}` is not multimodal: the registry lists it under `{entry.table}`",
-                tree.span(REGISTRY, entry.line),
-                "name a model with a vision encoder: only that can get encoder graphs",
-            )
-        )
+        message = f"`{name}` is not multimodal: the registry lists it under `{entry.table}`"
+        help_text = "name a model with a vision encoder: only that can get encoder graphs"
+        raise DiagnosticError.of("VCG481", message, tree.span(REGISTRY, entry.line), help_text)
     if found is None:
-        raise DiagnosticError(
-            Diagnostic(
-                "VCG481",
-                f"`{name}` should be the class `{entry.class_name}` of `{entry.dotted}`, which is not in the tree",
-                tree.span(REGISTRY, entry.line),
-                "check that the tree is complete, or name the model's file",
-            )
-        )
+        message = f"`{name}` should be the class `{entry.class_name}` of `{entry.dotted}`, which is not in the tree"
+        help_text = "check that the tree is complete, or name the model's file"
+        raise DiagnosticError.of("VCG481", message, tree.span(REGISTRY, entry.line), help_text)
     return found[0].file, found[1].name, SourceLine(REGISTRY, entry.line)
 
 
@@ -284,29 +305,23 @@ def release_order(release: str) -> tuple[int, ...]:
 
 def _unknown(tree: SourceTree, name: str, known: dict[str, RegisteredModel]) -> Diagnostic:
     """That no registry of the tree has an architecture, and which of its names are meant perhaps."""
-    multimodal = {arch: _stem(arch) for arch, entry in known.items() if entry.table == MULTIMODAL}
-    # Half of each name is `ForConditionalGeneration`: with it, all names are near to each other.
-    stems = get_close_matches(_stem(name), multimodal.values(), n=3)
-    near = [arch for arch, stem in multimodal.items() if stem in stems]
-    near = near or [arch for arch, stem in multimodal.items() if _stem(name) in stem]
-    near = sorted(near, key=lambda arch: -SequenceMatcher(None, name, arch).ratio())[:3]
-    near = _classes_called(tree, name) or near
-    return Diagnostic(
-        "VCG480",
-        f"`{name}` is no architecture of this tree",
-        tree.span(REGISTRY),
-        f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
-        if near
-        else "give the name in `architectures` of the checkpoint's config.json, or the model's file",
-    )
-
-
-def _classes_called(tree: SourceTree, name: str) -> list[str]:
-    """FILE:CLASS of the classes of that name in the models folder: one that another class makes has no architecture."""
-    if not name.isidentifier():
-        return []
-    files = (path.relative_to(tree.root).as_posix() for path in sorted((tree.root / _MODELS).glob("*.py")))
-    return [f"{Path(file).stem}:{name}" for file in files if re.search(rf"^class {name}\b", tree.read(file), re.M)]
+    # FILE:CLASS of a class in the models folder that another one makes: it has no architecture.
+    files = sorted((tree.root / _MODELS).glob("*.py")) if name.isidentifier() else []
+    near = [
+        f"{file.stem}:{name}"
+        for file in files
+        if re.search(rf"^class {name}\b", tree.read(f"{_MODELS}/{file.name}"), re.M)
+    ]
+    if not near:
+        multimodal = {arch: _stem(arch) for arch, entry in known.items() if entry.table == MULTIMODAL}
+        # Half of each name is `ForConditionalGeneration`: with it, all names are near to each other.
+        stems = get_close_matches(_stem(name), multimodal.values(), n=3)
+        near = [arch for arch, stem in multimodal.items() if stem in stems or (not stems and _stem(name) in stem)]
+        near = sorted(near, key=lambda arch: -SequenceMatcher(None, name, arch).ratio())[:3]
+    help_text = "give the name in `architectures` of the checkpoint's config.json, or the model's file"
+    if near:
+        help_text = f"did you mean {' or '.join(f'`{item}`' for item in near)}?"
+    return Diagnostic("VCG480", f"`{name}` is no architecture of this tree", tree.span(REGISTRY), help_text)
 
 
 def _stem(architecture: str) -> str:
@@ -337,18 +352,13 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, s
         if lost:
             raise DiagnosticError(lost)
     near = get_close_matches(class_name, classes, n=3) if class_name else chosen
-    raise DiagnosticError(
-        Diagnostic(
-            "VCG481",
-            f"`{file}` defines no class `{class_name}`"
-            if class_name
-            else f"`{file}` defines {len(chosen) or 'no'} multimodal model class{'es' * (len(chosen) > 1)}",
-            tree.span(file),
-            f"name one of them: {', '.join(f'{path}:{name}' for name in near)}"
-            if near
-            else "name a file with a class that has `embed_multimodal` and a registered processor",
-        )
-    )
+    what = f"no class `{class_name}`"
+    if not class_name:
+        what = f"{len(chosen) or 'no'} multimodal model class{'es' * (len(chosen) > 1)}"
+    help_text = "name a file with a class that has `embed_multimodal` and a registered processor"
+    if near:
+        help_text = f"name one of them: {', '.join(f'{path}:{name}' for name in near)}"
+    raise DiagnosticError.of("VCG481", f"`{file}` defines {what}", tree.span(file), help_text)
 
 
 def _inside(tree: SourceTree, path: str) -> str:
@@ -375,28 +385,24 @@ def _inside(tree: SourceTree, path: str) -> str:
 
 def _processor(program: Program, owner: Owner) -> tuple[Owner, Owner | None, SourceLine] | None:
     """Processor class and info class of the registering decorator of the class or of its nearest base."""
-    for module, node in program.lineage(owner):
-        for decorator in _decorators(module, node):
-            call = _registration(program, module, decorator)
-            if call is None:
-                continue
-            processor = call.made(program, call.node.args[0])
+    for module, decorator in _decorators(program, owner):
+        call = _registration(program, module, decorator)
+        processor = call.made(program, call.node.args[0]) if call is not None else None
+        if call is not None and processor is not None:
             info = next((keyword.value for keyword in call.node.keywords if keyword.arg == "info"), None)
-            if processor is not None:
-                about = call.made(program, info) if info is not None else None
-                return processor, about, SourceLine(module.file, decorator.lineno)
+            about = call.made(program, info) if info is not None else None
+            return processor, about, SourceLine(module.file, decorator.lineno)
     return None
 
 
-def _decorators(module: Module, cls: ast.ClassDef) -> list[ast.expr]:
-    """The decorators of a class: those above it, and the calls of its module such as `register(...)(Model)`."""
-    calls = (node.value for node in top_level(module.tree.body) if isinstance(node, (ast.Assign, ast.Expr)))
-    later = [
-        call.func
-        for call in calls
-        if isinstance(call, ast.Call) and [ast.unparse(value) for value in call.args] == [cls.name]
-    ]
-    return [*cls.decorator_list, *later]
+def _decorators(program: Program, owner: Owner) -> Iterator[tuple[Module, ast.expr]]:
+    """The decorators of a class and of its bases: those above it, and calls of its module: `register(...)(Model)`."""
+    for module, cls in program.lineage(owner):
+        yield from ((module, decorator) for decorator in cls.decorator_list)
+        for node in top_level(module.tree.body):
+            call = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
+            if isinstance(call, ast.Call) and [ast.unparse(value) for value in call.args] == [cls.name]:
+                yield module, call.func
 
 
 @dataclass(frozen=True, slots=True)

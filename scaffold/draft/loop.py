@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from scaffold.cut.loops import find_misfit, outline
@@ -29,13 +28,8 @@ _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidde
 _MASK = "mask"
 
 
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """Units that a model pads to the longest: patches of `side` pixels, `most` of them, with `width` features each."""
-
-    side: int
-    most: int
-    width: int
+#: The side of a patch in pixels, the most patches of a unit, and the columns of its features.
+_Padded = tuple[int, int, int]
 
 
 def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
@@ -130,7 +124,7 @@ def _padded(batch: Batch, layer: str) -> _Padded | None:
         return None
     side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
     # Items that the model encodes in several calls have a longest unit each.
-    return _Padded(side, most, features[0][-1]) if max(shape[1] for shape in features) == most else None
+    return (side, most, features[0][-1]) if max(shape[1] for shape in features) == most else None
 
 
 def _of_model(batch: Batch, layers: str) -> list[Frame]:
@@ -170,7 +164,8 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
 
 def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine, sheet: Sheet) -> None:
     """Fill in `pixels`, with names for the side of a patch, the patches of a unit and the columns of its features."""
-    side, most, width = units[0].side, max(one.most for one in units), units[0].width
+    side, _, width = units[0]
+    most = max(patches for _, patches, _ in units)
     put_number(recording, side, "let.patch", "the side of a patch, in pixels", _PATCH, VISION, sheet)
     put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"

@@ -24,8 +24,7 @@ from scaffold.draft.common import (
     sizes_of_items,
 )
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute

@@ -28,10 +28,9 @@ from scaffold.draft.common import (
     put_number,
     sizes_of_items,
 )
-from scaffold.draft.frames import find_frames
+from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
-from scaffold.draft.refusals import Beyond, beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import as_reason, problems_of_way
@@ -109,9 +108,8 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         what = f"`{encoder.path}` gives {len(results[0])} tensors, of which some are no rows"
         raise beyond(subject.tree, encoder.place, what)
     if modality == SOUND:
-        frames = find_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows)
-        frames.put(recording, sheet, encoder.place)
-        key, what = frames.key, "sounds"
+        key = put_frames(subject, recording, batches, encoder.path, encoder.place, encoder.rows, sheet)
+        what = "sounds"
     else:
         key, what = _put_item(subject, recording, batches, encoder, sheet), "images"
     loop = _loop(subject, encoder)
@@ -258,12 +256,9 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     """Why the loop over the layers is captured, not the call itself: None where that gets what buffers hold."""
     rows = encoder.rows_of_calls
     unfit = _unfit(encoder.calls, rows)
-    if unfit is None:
-        if {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
-            return None
-        unfit = "the result"
-    else:
-        unfit = f"`{unfit}`"
+    if unfit is None and {_kind(leaves, rows) for leaves in zip(*encoder.results, strict=True)} == {"rows"}:
+        return None
+    unfit = f"`{unfit}`" if unfit else "the result"
     first = encoder.runs[0][0]
     for index in range(encoder.layers.count):
         part = f"{encoder.layers.name}.{index}"
@@ -286,12 +281,10 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
 def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
     part = f"{encoder.layers.name}.0"
-    firsts = [
-        (batch, next(batch.calls[n] for n in numbers if batch.calls[n].part == part)) for batch, numbers in encoder.runs
-    ]
-    frames = [
-        next(frame for frame in reversed(batch.way(call)) if frame.part == encoder.path) for batch, call in firsts
-    ]
+    frames = []
+    for batch, numbers in encoder.runs:
+        way = batch.way(next(batch.calls[n] for n in numbers if batch.calls[n].part == part))
+        frames.append(next(frame for frame in reversed(way) if frame.part == encoder.path))
     found = function_of(subject, frames[0])
     line = frames[0].place.line
     loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
@@ -365,7 +358,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
         texts = list(map(str, shape))
     sheet.put("item.shape", [*rows, *texts], place, why=shown)
     _put_merge(recording, batches, encoder, grid, ratio, sheet)
-    merge = sheet.value("item.merge").strip('"')
+    merge = sheet.value("item.merge")
     square = [f"h // {merge}", f"w // {merge}"]
     if grid:
         leaf = next(_all(batches, grid))

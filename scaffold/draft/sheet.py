@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from scaffold.descriptor.port import ORDER
 from scaffold.descriptor.questions import OPEN
-from scaffold.diagnostics import Diagnostic
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.protocol.tree import SourceTree
 
 #: Longest line of a draft; longer evidence goes above its value.
 _WIDTH = 118
@@ -33,6 +34,22 @@ class SourceLine:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+class Beyond(DiagnosticError):
+    """A model does what no layout expresses (VCG483)."""
+
+
+def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
+    """The refusal of a model that no layout expresses."""
+    return Beyond(
+        Diagnostic(
+            "VCG483",
+            f"the model is beyond the layouts: {reason}",
+            tree.span(place.file, place.line) if place else None,
+            "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +125,8 @@ class Sheet:
         return tuple(key for key in self._entries if key.startswith(prefix))
 
     def value(self, key: str) -> str:
-        """The text of a value."""
-        return self._entries[key].text
+        """The text of a value without its quotes; empty where there is none."""
+        return self._entries[key].text.strip('"') if key in self._entries else ""
 
     @property
     def open(self) -> tuple[Question, ...]:

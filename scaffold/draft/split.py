@@ -15,8 +15,7 @@ from math import isqrt, prod
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.common import line_of
 from scaffold.draft.locate import Located, Subject
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
 from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
@@ -56,13 +55,8 @@ class Entered:
         return line_of(self.batches[0].way(self.calls[0])[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The rows that one attention sequence covers, and why; None where nothing tells."""
-
-    name: str | None = None
-    why: str = ""
-    place: SourceLine | None = None
+#: The rows that one attention sequence covers, and what shows it; None where nothing tells.
+_Unit = tuple[str | None, str, SourceLine | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +136,22 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     padded = {parameter.name for parameter in sliced.method_parameters} if sliced.already_split else set()
     room_for_items = "max_batch_size" in padded and "max_frames_per_batch" not in padded
     taken = set()
-    seen = _Sequences(tower, sliced)
-    found = [(crossing, seen.unit(crossing)) for crossing in offsets]
+    found = [(crossing, *_unit(tower, sliced, crossing)) for crossing in offsets]
     # The sequences of whole frames or items come first: they are the tower's main ones.
-    for crossing, unit in sorted(found, key=lambda entry: entry[1].name == "window"):
-        name = "window" if unit.name == "window" else "full"
+    for crossing, unit, why, place in sorted(found, key=lambda entry: entry[1] == "window"):
+        name = "window" if unit == "window" else "full"
         name = crossing.key if name in taken else name
         taken.add(name)
         at = f"attention.{name}"
         shows = (tower.evidence(crossing),)
-        if unit.name is None:
+        if unit is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
-        elif unit.name == "frame" and "video" not in tower.entered and room_for_items:
-            why = "an image is one frame, and the tower's method has room for items alone"
-            sheet.put(f"{at}.unit", "item", unit.place, why=why)
+        elif unit == "frame" and "video" not in tower.entered and room_for_items:
+            single = "an image is one frame, and the tower's method has room for items alone"
+            sheet.put(f"{at}.unit", "item", place, why=single)
         else:
-            sheet.put(f"{at}.unit", unit.name, unit.place, why=unit.why)
+            sheet.put(f"{at}.unit", unit, place, why=why)
         sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))
         bound = bounds.get(crossing.key)
         if bound is not None:
@@ -171,8 +164,8 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         lengths = next((c for c in crossings if c.kind is Kind.LENGTHS and c.source == crossing.key), None)
         if lengths is not None:
             sheet.put(f"{at}.lengths", lengths.key, tower.evidence(lengths))
-        if unit.name == "window":
-            _put_window(sheet, at, seen.window(crossing), unit.place)
+        if unit == "window":
+            _put_window(sheet, at, _window(tower, crossing), place)
     for bound in alone:
         what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
         raise beyond(tree, tower.class_place, what)
@@ -223,51 +216,48 @@ def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequences:
-    """The rows that attention sequences cover, by their recorded offsets."""
+def _unit(tower: Tower, sliced: TowerSlice, crossing: Crossing) -> _Unit:
+    """The rows that the sequences of these recorded offsets cover."""
+    seen = list(_offsets(tower, crossing))
+    if not seen:
+        return None, "", None
+    place = seen[0][2]
+    items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
+    frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
+    asked = {parameter.name for parameter in sliced.method_parameters}
+    if items and not (frames and "max_frames_per_batch" in asked):
+        return "item", "all rows of an item, in each batch", place
+    if frames:
+        return "frame", "h * w rows, once for each frame, in each batch", place
+    if all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen):
+        return "window", f"at most {_longest(tower, crossing)} rows in each batch", place
+    return None, "", None
 
-    tower: Tower
-    sliced: TowerSlice
 
-    def unit(self, crossing: Crossing) -> Unit:
-        seen = list(self._values(crossing))
-        if not seen:
-            return Unit()
-        place = seen[0][2]
-        items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
-        frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
-        asked = {parameter.name for parameter in self.sliced.method_parameters}
-        if items and not (frames and "max_frames_per_batch" in asked):
-            return Unit("item", "all rows of an item, in each batch", place)
-        if frames:
-            return Unit("frame", "h * w rows, once for each frame, in each batch", place)
-        within = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
-        return Unit("window", f"at most {self._longest(crossing)} rows in each batch", place) if within else Unit()
+def _window(tower: Tower, crossing: Crossing) -> str | None:
+    """The attributes that give the side of the largest window, in tokens."""
+    side, own = isqrt(_longest(tower, crossing)), f"self.{tower.first.part}."
+    held = [(path, n) for path, n in tower.recording.numbers.items() if path.startswith(own) and isinstance(n, int)]
+    for path, pixels in held:
+        for patch, size in held:
+            if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side:
+                return f"{path} // m // {patch}" if side % tower.first.merge == 0 else None
+    return None
 
-    def window(self, crossing: Crossing) -> str | None:
-        """The attributes that give the side of the largest window, in tokens."""
-        numbers, part, merge = self.tower.recording.numbers, self.tower.first.part, self.tower.first.merge
-        side = isqrt(self._longest(crossing))
-        held = [(path, n) for path, n in numbers.items() if path.startswith(f"self.{part}.") and isinstance(n, int)]
-        for path, pixels in held:
-            for patch, size in held:
-                if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side and side % merge == 0:
-                    return f"{path} // m // {patch}"
-        return None
 
-    def _longest(self, crossing: Crossing) -> int:
-        return max(end - begin for ends, _, _ in self._values(crossing) for begin, end in pairwise(ends))
+def _longest(tower: Tower, crossing: Crossing) -> int:
+    return max(end - begin for ends, _, _ in _offsets(tower, crossing) for begin, end in pairwise(ends))
 
-    def _values(self, crossing: Crossing) -> Iterator[tuple[list[int], Grid, SourceLine]]:
-        """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
-        for one in self.tower.entered.values():
-            for batch, grid in zip(one.batches, one.grids, strict=True):
-                inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
-                named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
-                found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
-                if found is not None:
-                    yield found[0], grid, found[1]
+
+def _offsets(tower: Tower, crossing: Crossing) -> Iterator[tuple[list[int], Grid, SourceLine]]:
+    """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
+    for one in tower.entered.values():
+        for batch, grid in zip(one.batches, one.grids, strict=True):
+            inside = (frame for frame in batch.frames if (frame.part or "").partition(".")[0] == one.part)
+            named = ((leaf, frame) for frame in inside for leaf in frame.values if _is(leaf, crossing))
+            found = next(((leaf.value, line_of(frame)) for leaf, frame in named if leaf.value is not None), None)
+            if found is not None:
+                yield found[0], grid, found[1]
 
 
 def _is(leaf: Leaf, crossing: Crossing) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scaffold.cut import find_calls, find_way
+from scaffold.cut import find_calls
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import Drafted, embeds_of, sized_by
@@ -18,7 +18,7 @@ from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
 from scaffold.draft.explicit import tokens_recorded
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.ways import NOWHERE
+from scaffold.draft.ways import way_to
 from scaffold.watch import Batch, Leaf, Recording
 
 #: Names of attributes with the tokens of a tile, beside those of a cut.
@@ -83,11 +83,8 @@ def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) ->
         return None
     sizes = sized[0][0]
     counts = [leaf.value for batch in batches for leaf in batch.inputs if leaf.at == sizes]
-    way = find_way(
-        subject.tree, subject.model.file, subject.model.class_name, {parse_call(entry).path: NOWHERE},
-        parse_call(site.text), NOWHERE,
-    )  # fmt: skip
-    for call in (parse_call(site.text), *find_calls(subject.tree, way)):
+    held = parse_call(site.text)
+    for call in (held, *find_calls(subject.tree, way_to(subject, [entry], held))):
         results = [leaf for batch in batches if (leaf := _result(batch, call.path)) is not None]
         tables = {leaf.shape[1:-1] for leaf in results}
         tokens = {
@@ -114,9 +111,6 @@ def _result(batch: Batch, path: str) -> Leaf | None:
 
 def _tokens(recording: Recording, rows: int, sheet: Sheet) -> str | None:
     """The rows of a tile: what a cut says of a unit, or the one attribute of a configuration that is called so."""
-    said = tokens_recorded(recording.numbers, rows, sheet)
-    if said is not None:
-        return said
     held = [path for path, n in recording.numbers.items() if n == rows and _TOKENS.search(path)]
     own = [path for path in held if path.startswith("self.config.")]
-    return own[0] if len(own) == 1 else None
+    return tokens_recorded(recording.numbers, rows, sheet) or (own[0] if len(own) == 1 else None)

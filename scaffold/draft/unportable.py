@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.locate import Subject, release_order, served_classes
-from scaffold.draft.refusals import beyond
-from scaffold.draft.sheet import SourceLine
+from scaffold.draft.sheet import SourceLine, beyond
 from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile, read_protocol
 from scaffold.protocol.target import as_version
 from scaffold.protocol.tree import SourceTree
@@ -42,14 +41,12 @@ def refuse_unportable(subject: Subject) -> None:
             raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
 
 
-def offered(subject: Subject) -> tuple[str, ...]:
-    """The modalities that requests may have; none where the source does not list them in one place."""
+def offered(subject: Subject) -> frozenset[str]:
+    """The modalities that requests may have, in some configuration at least."""
     info = subject.model.info
     limits = subject.program.method(info, "get_supported_mm_limits") if info else None
-    returned = [node.value for node in ast.walk(limits[2]) if isinstance(node, ast.Return)] if limits else []
-    keys = returned[0].keys if len(returned) == 1 and isinstance(returned[0], ast.Dict) else []
-    names = tuple(str(key.value) for key in keys if isinstance(key, ast.Constant))
-    return names if len(names) == len(keys) else ()
+    made = [node for node in ast.walk(limits[2]) if isinstance(node, ast.Dict)] if limits else []
+    return frozenset(str(key.value) for node in made for key in node.keys if isinstance(key, ast.Constant))
 
 
 def refuse_release(vllm: str, layout: str | None) -> str:

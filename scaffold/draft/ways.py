@@ -1,49 +1,22 @@
-"""Calls that give the embeddings of a modality, and whether the generator finds the way from them to the encoder."""
+"""Whether the generator finds the way from calls that give the embeddings of a modality to the encoder."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from typing import Any
 
-from scaffold.cut import find_way
+from scaffold.cut import Way, find_way
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.draft.locate import Subject
-from scaffold.syntax import assigned_to, parents_of
+from scaffold.syntax import parents_of
 
 #: The whole model as an entry.
 ALL = "self.embed_multimodal(**inputs)"
 NOWHERE = Span("<draft>", 1, 1, 1, 1)
 #: Statements that leave a loop or a function.
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
-#: Around a list of embeddings they change nothing of it.
-_AS_LIST = {"tuple", "list", "extend"}
-
-
-def handed_on(call: ast.AST, function: ast.AST) -> bool:
-    """Whether the result of a call is what the function gives, as a list or in a list of all modalities."""
-    parents = parents_of(function)
-    return all(_in_list(node, parents) for node in uses_of(call, function, parents))
-
-
-def uses_of(call: ast.AST, function: ast.AST, parents: dict[int, ast.AST]) -> list[ast.AST]:
-    """The call itself, or where the name stands that it is assigned to."""
-    above = parents.get(id(call))
-    names = {target.id for target in assigned_to(above) if isinstance(target, ast.Name)} if above is not None else set()
-    if not names:
-        return [call]
-    inside = ast.walk(function)
-    return [
-        node for node in inside if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-    ]
-
-
-def _in_list(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
-    above = parents.get(id(node))
-    if isinstance(above, ast.Call) and node in above.args:
-        name = ast.unparse(above.func).rpartition(".")[2]
-        return name in _AS_LIST and (name == "extend" or _in_list(above, parents))
-    return isinstance(above, (ast.Return, ast.AugAssign))
 
 
 def unconditional(call: ast.AST, function: ast.AST) -> bool:
@@ -82,13 +55,17 @@ def problems_of_way(
     per_item: bool = False,
 ) -> list[Diagnostic]:
     """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
-    tree, model = subject.tree, subject.model
-    spans = {parse_call(entry).path: NOWHERE for entry in entries}
     try:
-        find_way(tree, model.file, model.class_name, spans, encoder, NOWHERE, loop, through, per_item)
+        way_to(subject, entries, encoder, loop, through, per_item)
     except DiagnosticError as error:
         return list(error.diagnostics)
     return []
+
+
+def way_to(subject: Subject, entries: Iterable[str], encoder: Call | str, *form: Any) -> Way:
+    """The way from these entries to the encoder, as the generator finds it. Raises what `find_way` raises."""
+    spans = {parse_call(entry).path: NOWHERE for entry in entries}
+    return find_way(subject.tree, subject.model.file, subject.model.class_name, spans, encoder, NOWHERE, *form)
 
 
 def as_reason(problem: Diagnostic) -> Diagnostic:

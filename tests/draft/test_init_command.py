@@ -73,22 +73,6 @@ class TestOutput:
         assert "warning[VCG390]: `let.k` is an open question" in err
         assert "1 of 1 question open" in err
 
-    def test_to_a_file_that_validate_refuses(self, run, tree):
-        assert run("init", ARCH, "--vllm", tree, "-o", "my.yaml")[0] == 0
-        code, _, err = run("validate", "my.yaml")
-        assert code == 3
-        assert "my.yaml:" in err
-        assert "error[VCG390]" in err
-        assert "candidate: self.num_image_token" in err
-
-    def test_answered_it_validates(self, run, tree):
-        code, _, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml", "--answer", "let.k=self.num_image_token")
-        assert code == 0
-        assert "1 question, all answered. Next: `vitcg-scaffold plan my.yaml --vllm" in err
-        assert "info[VCG487]" in err
-        assert "k: self.num_image_token    # answered\n" in Path("my.yaml").read_text()
-        assert run("validate", "my.yaml")[0] == 0
-
     def test_an_existing_file_is_kept(self, run, tree):
         Path("my.yaml").write_text("mine")
         code, out, err = run("init", ARCH, "--vllm", tree, "-o", "my.yaml")
@@ -227,14 +211,19 @@ def test_what_init_says_to_type_next_works(run, tree):
     assert code == 0, err
     assert Path("internvl.yaml").is_file()
     code, _, refused = run(*typed(err))
-    assert (code, "VCG390" in refused) == (3, True), refused
+    assert (code, "error[VCG390]" in refused, "internvl.yaml:" in refused) == (3, True, True), refused
+    assert "candidate: self.num_image_token" in refused
     Path("internvl.yaml").write_text(Path("internvl.yaml").read_text().replace("TODO", "self.num_image_token"))
     assert run("validate", "internvl.yaml")[0] == 0
 
     code, _, err = run("init", ARCH, "--vllm", tree, "-o", "two words.yaml", "--yes")
-    assert code == 0
+    assert (code, "1 question, all answered. Next: `vitcg-scaffold plan 'two words.yaml'" in err) == (0, True), err
+    assert "info[VCG487]" in err
     assert typed(err) == ["plan", "two words.yaml", "--vllm", str(tree)]
-    code, _, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
+    code, out, err = run("init", ARCH, "--vllm", tree, "--answer", "let.k=self.num_image_token")
+    assert "k: self.num_image_token    # answered\n" in out
+    Path("answered.yaml").write_text(out)
+    assert run("validate", "answered.yaml")[0] == 0
     assert typed(err)[4:] == ["--answer", "let.k=self.num_image_token", "-o", "internvl.yaml"]
 
 
@@ -383,11 +372,10 @@ class TestYes:
 
 
 class TestFiles:
-    def test_by_file(self, run, tree):
-        assert "class: InternVLChatModel" in run("init", f"{MODELS}/internvl.py", "--vllm", tree)[1]
-
-    def test_by_path_on_disk(self, run, tree):
-        assert "class: InternVLChatModel" in run("init", tree / MODELS / "internvl.py", "--vllm", tree)[1]
+    @pytest.mark.parametrize("folder", ["", "tree"])
+    def test_by_path_in_the_tree_or_on_disk(self, folder, run, tree):
+        given = tree / MODELS / "internvl.py" if folder else f"{MODELS}/internvl.py"
+        assert "class: InternVLChatModel" in run("init", given, "--vllm", tree)[1]
 
     def test_one_class_of_several(self, run, tree):
         """Two classes are registered, one of them only inherits: the other one is meant."""

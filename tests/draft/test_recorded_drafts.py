@@ -105,12 +105,129 @@ def test_a_port_of_the_class_or_of_a_base_is_said(architecture: str, said: str, 
     assert [said in note for note in notes] == [True] * bool(said)
 
 
-def test_tiles_that_are_projected_behind_a_method(draft: Drafts) -> None:
-    gemma = values(draft("Gemma3ForConditionalGeneration"))
-    assert gemma["layout"] == "tiles"
-    assert gemma["let"]["k"] == "self.config.mm_tokens_per_image"
-    projected = "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))"
-    assert gemma["forward"] == {"call": projected, "flatten": True}
+MINICPM, MERGE = "MiniCPMV4_6ForConditionalGeneration", "self.config.vision_downsample_ratio"
+OWN, SIDE = "self.visual.embeddings", "self.config.image_size // patch"
+IMAGES = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
+#: architecture -> values of its draft by their keys, None where there is none.
+SEEN: dict[str, dict[str, Any]] = {
+    # Tiles that are projected behind a method.
+    "Gemma3ForConditionalGeneration": {
+        "layout": "tiles",
+        "let.k": "self.config.mm_tokens_per_image",
+        "forward.call": "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))",
+        "forward.flatten": True,
+    },
+    # One call gets whole images and crops, and other statements are between those of what follows it. One batch has an
+    # image without crops. The processor declares no precomputed embeddings, and the model reads them.
+    "StepVLForConditionalGeneration": {
+        "layout": "crops",
+        "forward": {"call": "self._get_vision_model_output(pixels)"},
+        "crops": {"pixels": "patch_pixel_values", "shape": [3, "crop", "crop"]},
+        "fields.patch_pixel_values": {"sizes": "num_patches"},
+        "fields.image_embeds": "batched",
+    },
+    # Some layers of a list, joined as columns. Its batches are padded to the most tiles.
+    "Granite4VisionForConditionalGeneration": {
+        "forward.call": "self._get_vision_hidden_states(pixels)",
+        "forward.layers": ["self._spatial_vision_layer", {"table": "self._deepstack_layer_map", "column": 0}],
+    },
+    # Two loops over the layers, on units that the model pads to the longest.
+    MINICPM: {
+        "forward.loop": "self.vpm.encoder.layers",
+        "forward.call": "self.forward_layers(pixels, self.config.insert_layer_id, mask)",
+        "forward.with": {"mask": "additive"},
+        "modalities.image.pixels": "pixel_values",
+        "modalities.video.pixels": "video_pixel_values",
+    },
+    # The encoder gets patches of an image, and a mask only where some have none.
+    "Idefics3ForConditionalGeneration": {
+        "forward.with": {"attention_mask": "absent"},
+        "forward.unit": ["(side // self.config.vision_config.patch_size) ** 2", "columns"],
+    },
+    # An image is one unit, one of LLaVA-NeXT has several; the projectors keep the number of patches.
+    "PaliGemmaForConditionalGeneration": {
+        "explicit.call": "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))",
+        "explicit.tokens": "(side // self.config.vision_config.patch_size) ** 2",
+        "explicit.single": True,
+    },
+    NEXT: {"explicit.tokens": "(side // self.config.vision_config.patch_size) ** 2", "explicit.single": None},
+    # The processor declares precomputed embeddings, and the model asserts that there are none.
+    "Cohere2VisionForConditionalGeneration": {
+        "fields": {"pixel_values": {"sizes": "num_patches"}, "num_patches": "batched"}
+    },
+    # Four patches are shuffled into a token: nothing says the tokens of a unit, and items that fit got no graph.
+    "Llama4ForConditionalGeneration": {"layout": "cut", "explicit": None},
+    # Items are padded to one length, and one layer of several is taken.
+    "Phi4ForCausalLMV": {"item.mask": "pixel_attention_mask", "forward.several": True},
+    # Grids are tables.
+    "Ovis2_5": {
+        "item.values": {"grids": [[1, "h", "w"]]},
+        "item.zeros.indicator_tokens": [
+            "2 + 1 * (1 - min(1, h * w // (self.config.vit_config.hidden_stride ** 2 + 1)))"
+        ],
+        "item.moved": ["grids"],
+        "forward.unread": ["cu_window_seqlens"],
+    },
+    # The class parses a batch into a mapping, which it reads by a constant, or by a variable that it compares.
+    "KeyeForConditionalGeneration": {"modalities.image.entry": IMAGES},
+    GLM_OCR: {"modalities.image.entry": IMAGES},
+    # The encoder is called image by image, and gets a grid of tokens and their order, too.
+    "DeepseekV4ForConditionalGeneration": {
+        "forward": {"encoder": "self.vision", "loop": "self.blocks", "per_item": True},
+        "item.values": {"vit_grid": ["h", "w"], "llm_grid": [f"h // {MERGE}", f"w // {MERGE}"]},
+        "item.zeros": {"perm": [f"(h // {MERGE}) * (w // {MERGE})"]},
+        "let": {"p": "self.config.vision_patch_size"},
+    },
+    # An image has a kind for each token, and more of them: a function makes these of its grid.
+    "DeepseekV41ForCausalLM": {
+        "fields.types": {"sizes": "llm_grid"},
+        "item.tokens": {
+            "input": "types",
+            "count": "h * w + h + 2",
+            "module": "vllm.models.deepseek_v41.common.mm_preprocess",
+            "function": "image_token_types",
+        },
+    },
+    # The tower loops over the layers of another part, with a row of integers for each of its rows.
+    "LlavaOnevision2ForConditionalGeneration": {
+        "forward": {"encoder": "self.visual", "loop": "self.encoder.layers"},
+        "let": {"width": f"{OWN}.in_channels * {OWN}.patch_size ** 2"},
+        "item.zeros": {"patch_positions": ["h * w", 3]},
+    },
+    # The parts of these two encoders have a value of one of the two names that the configuration has for it.
+    "QianfanOCRForConditionalGeneration": {"let.side": "self.config.vision_config.image_size"},
+    "IsaacForConditionalGeneration": {"item.merge": "self.config.vision_config.pixel_shuffle_scale_factor"},
+    # No name says the side of a patch, and the convolution that gets images strides by it.
+    "PixtralForConditionalGeneration": {"let.p": "self.vision_encoder.patch_conv.stride[0]"},
+    # Three configurations have the width of CLIP's projection, and the model keeps the one that it is built by.
+    "CLIPModel": {"output.hidden_size": "self.projection_dim"},
+    # The tower's own configuration is a part of the model's.
+    "AriaForConditionalGeneration": {"let.columns": "self.config.vision_config.hidden_size"},
+}
+LEVELS = "len(self.layerwise_projectors) + len(self.spatial_projectors)"
+#: architecture -> what its draft asks, with the first candidate. Others ask nothing.
+ASKED = {
+    MINICPM: {"let.patch": "self.config.vision_config.patch_size", "let.rows": f"{SIDE} * ({SIDE} + 1)"},
+    "StepVLForConditionalGeneration": {"let.crop": "504"},
+    "Idefics3ForConditionalGeneration": {"let.columns": "self.config.vision_config.hidden_size"},
+    "Phi4ForCausalLMV": {"item.merge": "1"},
+    "Granite4VisionForConditionalGeneration": {
+        "output.hidden_size": f"self.config.text_config.hidden_size * ({LEVELS})"
+    },
+    "DeepseekOCR2ForCausalLM": {"let.crop": str(document_of("deepseek_ocr2")["let"]["image_size"])},
+}
+
+
+@pytest.mark.parametrize("architecture", dict.fromkeys([*SEEN, *ASKED]))
+def test_what_a_run_shows(architecture: str, draft: Drafts) -> None:
+    found = draft(architecture)
+    for key, value in SEEN.get(architecture, {}).items():
+        held: Any = values(found)
+        for name in key.split("."):
+            held = (held or {}).get(name)
+        assert held == value, key
+    asked = {question.key: question.candidates[0].value for question in found.open}
+    assert asked == ASKED.get(architecture, {})
 
 
 def test_the_smaller_port_comes_first_and_another_layout_on_request(draft: Drafts, release_tree: Any) -> None:
@@ -150,27 +267,6 @@ def test_equal_numbers_are_asked_for(architecture: str, key: str, name: str, rec
     assert {one.value for one in question.candidates} >= {own, other}
 
 
-@pytest.mark.parametrize(
-    ("architecture", "key", "value"),
-    [
-        # The parts of these encoders have a value of one of the two names that the configuration has for it.
-        ("QianfanOCRForConditionalGeneration", "let.side", "self.config.vision_config.image_size"),
-        ("IsaacForConditionalGeneration", "item.merge", "self.config.vision_config.pixel_shuffle_scale_factor"),
-        # No name says the side of a patch, and the convolution that gets images strides by it.
-        ("PixtralForConditionalGeneration", "let.p", "self.vision_encoder.patch_conv.stride[0]"),
-        # Three configurations have the width of CLIP's projection, and the model keeps the one that it is built by.
-        ("CLIPModel", "output.hidden_size", "self.projection_dim"),
-        # The tower's own configuration is a part of the model's.
-        ("AriaForConditionalGeneration", "let.columns", "self.config.vision_config.hidden_size"),
-    ],
-)
-def test_equal_numbers_that_the_parts_tell_apart(architecture: str, key: str, value: str, draft: Drafts) -> None:
-    found = draft(architecture)
-    section, name = key.split(".")
-    assert values(found)[section][name] == value
-    assert found.questions == ()
-
-
 def test_a_refusal_says_what_was_seen(record: Record, draft: Drafts) -> None:
     """Kimi-VL, if nothing in its run told where the rows of an image end."""
     untold = changed(record(KIMI), "vision_tower.encoder.blocks.0", "cu_seqlens", value=None)
@@ -198,55 +294,7 @@ def test_a_call_that_gets_other_units_is_none(record: Record, draft: Drafts) -> 
         draft(NEXT, with_batches(record(NEXT), more))
 
 
-def test_the_side_of_a_crop_is_asked_for(draft: Drafts) -> None:
-    [question] = draft("DeepseekOCR2ForCausalLM").open
-    known = document_of("deepseek_ocr2")["let"]
-    assert (question.key, question.candidates[0].value) == ("let.crop", str(known["image_size"]))
-
-
-def test_crops_that_one_call_gets(draft: Drafts) -> None:
-    """StepVL's tower gets whole images and crops; other statements are between the calls of what follows it."""
-    architecture = "StepVLForConditionalGeneration"
-    seen = values(draft(architecture))
-    assert (seen["layout"], seen["forward"]) == ("crops", {"call": "self._get_vision_model_output(pixels)"})
-    assert seen["crops"] == {"pixels": "patch_pixel_values", "shape": [3, "crop", "crop"]}
-    # One batch has an image without crops. The processor declares no precomputed embeddings, and the model reads them.
-    assert seen["fields"]["patch_pixel_values"] == {"sizes": "num_patches"}
-    assert seen["fields"]["image_embeds"] == "batched"
-
-
-def test_layers_of_a_list(draft: Drafts) -> None:
-    """Granite 4 takes some layers of a list, and joins them as columns. Its batches are padded to the most tiles."""
-    architecture = "Granite4VisionForConditionalGeneration"
-    found = draft(architecture)
-    table = {"table": "self._deepstack_layer_map", "column": 0}
-    assert values(found)["forward"] == {
-        "call": "self._get_vision_hidden_states(pixels)",
-        "layers": ["self._spatial_vision_layer", table],
-    }
-    [question] = found.open
-    levels = "len(self.layerwise_projectors) + len(self.spatial_projectors)"
-    assert [one.value for one in question.candidates] == [f"self.config.text_config.hidden_size * ({levels})"]
-
-
-def test_a_loop_in_a_method_of_the_model(draft: Drafts) -> None:
-    """MiniCPM-V 4.6 goes over the layers of its encoder in two loops, on units that it pads to the longest."""
-    architecture = "MiniCPMV4_6ForConditionalGeneration"
-    found = draft(architecture)
-    seen = values(found)
-    assert seen["forward"]["loop"] == "self.vpm.encoder.layers"
-    assert seen["forward"]["call"] == "self.forward_layers(pixels, self.config.insert_layer_id, mask)"
-    assert seen["forward"]["with"] == {"mask": "additive"}
-    assert {name: one["pixels"] for name, one in seen["modalities"].items()} == {
-        "image": "pixel_values",
-        "video": "video_pixel_values",
-    }
-    side = "self.config.image_size // patch"
-    asked = {question.key: question.candidates[0].value for question in found.open}
-    assert asked["let.rows"] == f"{side} * ({side} + 1)"
-
-
-MINICPM, MINICPM_LAYER = "MiniCPMV4_6ForConditionalGeneration", "vpm.encoder.layers.0"
+MINICPM_LAYER = "vpm.encoder.layers.0"
 
 
 @pytest.mark.parametrize(
@@ -273,22 +321,6 @@ def test_a_loop_that_hands_on_more_than_features(record: Record, draft: Drafts, 
     assert {one.code for one in refusal(draft, record(MINICPM), MINICPM, other)} == {"VCG483"}
 
 
-def test_units_that_a_model_makes(draft: Drafts) -> None:
-    """Idefics3's encoder gets patches of an image, and a mask only where some have none."""
-    seen = values(draft("Idefics3ForConditionalGeneration"))
-    assert seen["forward"]["with"] == {"attention_mask": "absent"}
-    assert seen["forward"]["unit"][0] == "(side // self.config.vision_config.patch_size) ** 2"
-
-
-@pytest.mark.parametrize(("architecture", "single"), [("PaliGemmaForConditionalGeneration", True), (NEXT, False)])
-def test_an_explicit_port_of_items_of_one_unit(architecture: str, single: bool, draft: Drafts) -> None:
-    """An image of PaliGemma is one unit, one of LLaVA-NeXT has several; the projectors keep the number of patches."""
-    section = values(draft(architecture))["explicit"]
-    assert section["call"].startswith("self.multi_modal_projector(self.")
-    assert section["tokens"] == "(side // self.config.vision_config.patch_size) ** 2"
-    assert section.get("single", False) is single
-
-
 def test_numbers_of_tokens_are_no_features(record: Record, draft: Drafts) -> None:
     """Chameleon finds a token for each place of its encoder's result: a number has no columns, by which rows count."""
 
@@ -304,20 +336,6 @@ def test_numbers_of_tokens_are_no_features(record: Record, draft: Drafts) -> Non
     assert values(draft(NEXT))["forward"]["call"].startswith(outer)
     inner = values(draft(NEXT, with_batches(record(NEXT), numbers)))
     assert inner["forward"]["call"].startswith("self.vision_tower(")
-
-
-def test_what_a_model_refuses_is_no_input(draft: Drafts) -> None:
-    """Cohere2 Vision's processor declares precomputed embeddings, and the model asserts that there are none."""
-    seen = values(draft("Cohere2VisionForConditionalGeneration"))
-    assert seen["fields"] == {"pixel_values": {"sizes": "num_patches"}, "num_patches": "batched"}
-
-
-def test_no_explicit_port_where_nothing_says_the_tokens_of_a_unit(draft: Drafts) -> None:
-    """Llama 4 shuffles four patches into a token: their number is none of tokens, and items that fit got no graph."""
-    architecture = "Llama4ForConditionalGeneration"
-    seen = values(draft(architecture))
-    assert seen["layout"] == "cut"
-    assert "explicit" not in seen
 
 
 def test_no_explicit_port_of_units_that_a_model_changes(record: Record, draft: Drafts) -> None:
@@ -421,24 +439,6 @@ def with_batches(recording: Recording, change: Callable[[Batch], Batch]) -> Reco
     return replace(recording, batches=tuple(map(change, recording.batches)))
 
 
-def test_rows_of_masks_tables_and_several_results(draft: Drafts) -> None:
-    """Phi-4 pads items to one length and takes one layer of several. The grids of Ovis 2.5 are tables."""
-    phi, ovis = (values(draft(name)) for name in ("Phi4ForCausalLMV", "Ovis2_5"))
-    assert (phi["item"]["mask"], phi["forward"]["several"]) == ("pixel_attention_mask", True)
-    assert ovis["item"]["values"] == {"grids": [[1, "h", "w"]]}
-    single = "2 + 1 * (1 - min(1, h * w // (self.config.vit_config.hidden_stride ** 2 + 1)))"
-    assert (ovis["item"]["zeros"], ovis["item"]["moved"]) == ({"indicator_tokens": [single]}, ["grids"])
-    assert ovis["forward"]["unread"] == ["cu_window_seqlens"]
-
-
-@pytest.mark.parametrize("architecture", ["KeyeForConditionalGeneration", GLM_OCR])
-def test_the_entry_serves_images_alone(architecture: str, draft: Drafts) -> None:
-    """The class parses a batch into a mapping: Keye reads it by a constant, GLM-OCR by a variable that it compares."""
-    seen = draft(architecture)
-    entry = "self._process_image_input(self._parse_and_validate_image_input(**inputs))"
-    assert values(seen)["modalities"]["image"]["entry"] == entry
-
-
 def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, draft: Drafts) -> None:
     recording = record(GLM_OCR)
     seen = values(draft(GLM_OCR, recording))
@@ -449,26 +449,6 @@ def test_the_width_of_rows_is_that_of_the_part_which_gets_them(record: Record, d
     doubtful = replace(recording, numbers={**recording.numbers, other: recording.numbers[width]})
     asked = {question.key: question for question in draft(GLM_OCR, doubtful).open}
     assert {one.value for one in asked["let.width"].candidates} == {width, other}
-
-
-def test_an_encoder_that_is_called_for_each_image(draft: Drafts) -> None:
-    """DeepSeek V4 calls its encoder image by image, and gets a grid of tokens and their order, too."""
-    architecture, merge = "DeepseekV4ForConditionalGeneration", "self.config.vision_downsample_ratio"
-    found = draft(architecture)
-    seen = values(found)
-    assert seen["forward"] == {"encoder": "self.vision", "loop": "self.blocks", "per_item": True}
-    assert seen["item"]["values"] == {"vit_grid": ["h", "w"], "llm_grid": [f"h // {merge}", f"w // {merge}"]}
-    assert seen["item"]["zeros"] == {"perm": [f"(h // {merge}) * (w // {merge})"]}
-    assert (seen["let"], found.questions) == ({"p": "self.config.vision_patch_size"}, ())
-
-
-def test_entries_of_tokens(draft: Drafts) -> None:
-    """An image of DeepSeek V4.1 has a kind for each token, and more of them: a function makes these of its grid."""
-    architecture = "DeepseekV41ForCausalLM"
-    seen = values(draft(architecture))
-    assert seen["fields"]["types"] == {"sizes": "llm_grid"}
-    made = {"module": "vllm.models.deepseek_v41.common.mm_preprocess", "function": "image_token_types"}
-    assert seen["item"]["tokens"] == {"input": "types", "count": "h * w + h + 2", **made}
 
 
 @pytest.mark.parametrize(
@@ -503,17 +483,6 @@ def test_rows_of_calls_that_no_grid_says(record: Record, draft: Drafts) -> None:
     assert "the encoder `vision` is called 2 times for 2 images" in problems[0].message
 
 
-def test_layers_in_a_part_that_only_holds_them(draft: Drafts) -> None:
-    """LLaVA-OneVision 2's tower loops over the layers of another part, with a row of integers for each of its rows."""
-    architecture, own = "LlavaOnevision2ForConditionalGeneration", "self.visual.embeddings"
-    found = draft(architecture)
-    seen = values(found)
-    assert seen["forward"] == {"encoder": "self.visual", "loop": "self.encoder.layers"}
-    assert seen["let"] == {"width": f"{own}.in_channels * {own}.patch_size ** 2"}
-    assert seen["item"]["zeros"] == {"patch_positions": ["h * w", 3]}
-    assert found.questions == ()
-
-
 def test_a_token_of_one_row_without_a_name_is_asked_for(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
     numbers = {path: number for path, number in recording.numbers.items() if "merge" not in path}
@@ -540,43 +509,35 @@ def test_an_argument_that_no_buffer_holds(record: Record, draft: Drafts) -> None
     assert problem.span.file.endswith("moonvit.py")
 
 
-def test_a_result_that_goes_past_the_next_layer(record: Record, draft: Drafts) -> None:
+def deep(batch: Batch) -> Batch:
     """Features of a layer that another part gets, too, such as those of several depths."""
+    [(number, layer)] = [(n, one) for n, one in enumerate(batch.calls) if one.part == LAYER]
+    features = replace(layer.arguments[0], sources=(Source(f"#{number}", "same"),))
+    return replace(batch, calls=(*batch.calls, replace(layer, part="deep", arguments=(features,))))
 
-    def deep(batch: Batch) -> Batch:
-        [(number, layer)] = [(n, one) for n, one in enumerate(batch.calls) if one.part == LAYER]
-        features = replace(layer.arguments[0], sources=(Source(f"#{number}", "same"),))
-        return replace(batch, calls=(*batch.calls, replace(layer, part="deep", arguments=(features,))))
 
-    [problem] = refusal(draft, with_batches(record(KIMI), deep))
-    assert f"`deep` gets the result of the layer `{LAYER}`, beside the next" in problem.message
+def twice(batch: Batch) -> Batch:
+    named = (replace(one, part=one.part.replace("vision_tower", "second")) for one in batch.calls)
+    return replace(batch, calls=(*batch.calls, *named))
+
+
+def again(batch: Batch) -> Batch:
+    return replace(batch, calls=(*batch.calls, *(one for one in batch.calls if one.part.endswith("blocks.1"))))
 
 
 def test_two_encoders_that_are_told_where_rows_end(record: Record, draft: Drafts) -> None:
     recording = record(KIMI)
-
-    def twice(batch: Batch) -> Batch:
-        named = (replace(one, part=one.part.replace("vision_tower", "second")) for one in batch.calls)
-        return replace(batch, calls=(*batch.calls, *named))
-
     second = [replace(one, name=one.name.replace("vision_tower", "second")) for one in recording.repeated]
     both = replace(with_batches(recording, twice), repeated=(*recording.repeated, *second))
     [problem] = refusal(draft, both)
     assert "`vision_tower.encoder` and `second.encoder` (vllm/" in problem.message
 
 
-def test_layers_that_run_twice(record: Record, draft: Drafts) -> None:
-    def again(batch: Batch) -> Batch:
-        calls = [one for one in batch.calls if one.part.endswith("blocks.1")]
-        return replace(batch, calls=(*batch.calls, *calls))
-
-    [problem] = refusal(draft, with_batches(record(KIMI), again))
-    assert "the layer `vision_tower.encoder.blocks.1` is called 2 times" in problem.message
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (deep, f"`deep` gets the result of the layer `{LAYER}`, beside the next"),
+        (again, "the layer `vision_tower.encoder.blocks.1` is called 2 times"),
         (lambda b: replace(b, inputs=(*b.inputs, replace(b.inputs[1], at="mask"))), "the model gets `mask` with"),
         (lambda b: replace(b, inputs=(*b.inputs, replace(b.inputs[0], at="more"))), "several inputs: more, pixel_"),
         (lambda b: replace(b, results=(replace(b.results[0], shape=(63, 32)), *b.results[1:])), "no square of rows"),
