@@ -130,10 +130,7 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
 
 def main() -> None:
     folder, target, job = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    from vllm.model_executor.models import registry
-
-    # A child process that imports vLLM for every architecture would take most of the time; the server test has it.
-    registry._run_in_subprocess = lambda inspect: inspect()
+    engine_worker.inspect_here()  # the server test has a further process
     results = {name: serve(name, folder, job["graphs"], job["ranks"]) for name in job["models"]}
     target.write_text(json.dumps(results, default=str), encoding="utf-8")
 

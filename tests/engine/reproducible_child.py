@@ -106,10 +106,7 @@ def serve(folder: Path, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     folder, target, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    from vllm.model_executor.models import registry
-
-    # A child process that imports vLLM for every architecture would take most of the time.
-    registry._run_in_subprocess = lambda inspect: inspect()
+    engine_worker.inspect_here()
     target.write_text(json.dumps(serve(folder, seed)), encoding="utf-8")
 
 
