@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, sys.argv[2])
 
-from release_process import prepare_release
+from release_process import are_close, prepare_release, vllm_on_cpu
 
 
 def main() -> int:
@@ -33,19 +32,9 @@ def main() -> int:
     import torch
 
     from scaffold.verify.numeric.attention import set_tail
-    from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
-    patch_vllm()
-    set_tail("fa3")
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        set_current_vllm_config(current),
-        torch.inference_mode(),
-    ):
-        start_distributed(Path(scratch))
+    with vllm_on_cpu(), torch.inference_mode():
+        set_tail("fa3")
         report = check()
     print(json.dumps(report))
     return 1 if report["wrong"] else 0
@@ -106,7 +95,7 @@ def check() -> dict[str, object]:
         want = [t.clone() for t in host.embed_multimodal(**inputs)]
         got = manager.execute(dict(inputs))
         asked[case.modality] = asked.get(case.modality, 0) + len(case.items)
-        if got is None or len(got) != len(want) or any(map(_differ, got, want)):
+        if got is None or len(got) != len(want) or not all(map(are_close, got, want)):
             report["wrong"].append(f"{case.name} {case.modality}")  # type: ignore[attr-defined]
     parts = [manager] if isinstance(manager, ServedManager) else [manager.seen, manager.heard]
     for part in parts:
@@ -130,14 +119,6 @@ def check() -> dict[str, object]:
         ],
         "total": manager.get_cumulative_stats(),
     }
-
-
-def _differ(a: object, b: object) -> bool:
-    import torch
-
-    assert isinstance(a, torch.Tensor)
-    assert isinstance(b, torch.Tensor)
-    return a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from changed_ports import document_of, text_of
+from helpers import link_tree
 from release_process import last_line, run_script
 
 from scaffold.adapters.outputs import Source, render_outputs
@@ -161,15 +162,9 @@ def test_images_and_sound_of_one_model_are_replayed_in_one_engine(release_tree: 
     files = {name: tmp_path / f"{name}.yaml" for name in ("seen", "sound")}
     for name, document in descriptors().items():
         files[name].write_text(text_of(document), "utf-8")
-    source, tree, folder = release_tree("0.33.0"), tmp_path / "tree", tmp_path / "generated"
-    for path in source.root.glob("vllm/**/*"):
-        if path.is_file():
-            link = tree / path.relative_to(source.root)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
-    for change in prepare_port(load_descriptor(files["seen"]), source).package:
-        (tree / change.path).unlink(missing_ok=True)
-        (tree / change.path).write_bytes(change.after or b"")
+    source, folder = release_tree("0.33.0"), tmp_path / "generated"
+    ported = prepare_port(load_descriptor(files["seen"]), source).package
+    tree = link_tree(source.root, tmp_path / "tree", ported)
     for output in render_outputs([Source("../sound.yaml", load_descriptor(files["sound"]))]).files:
         (folder / output.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / output.path).write_bytes(output.content)

@@ -15,7 +15,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import print_checks
-from run_tunings import build, same, state
+from run_tunings import build, map_floats, same, state
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def check(name):  # type: ignore[no-untyped-def]
     case = recipe.sessions()[0].cases[2]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     dtype = torch.bfloat16
-    inputs = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+    inputs = map_floats(inputs, lambda value: value.to(dtype))
 
     def run(host):  # type: ignore[no-untyped-def]
         return [t.clone() for t in host.embed_multimodal(**inputs)]

@@ -21,11 +21,9 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import print_checks
+from release_process import print_checks, recorded
 from reloading import kept_buffers, load_parts, shrink
 from run_tunings import configured
-
-from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
 
 
 def main() -> int:
@@ -36,17 +34,10 @@ def manager_of(host, config):  # type: ignore[no-untyped-def]
     """A manager on emulated graphs with the default tunings and their check."""
     import torch
 
-    from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
 
-    class OnCpu(EncoderCudaGraphManager):
-        def _make_backend(self):  # type: ignore[no-untyped-def]
-            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
-            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
-            return backend
-
     os.environ["VITCG_ENCODER_GRAPHS"] = json.dumps({"calibration_ms": 0, "trials": 0})
-    manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+    manager = recorded(EncoderCudaGraphManager)(config, torch.device("cpu"), torch.float32, host)
     manager.capture((0, 0))
     return manager
 

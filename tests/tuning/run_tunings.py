@@ -41,6 +41,16 @@ def configured(recipe, dtype):  # type: ignore[no-untyped-def]
     return host, config
 
 
+def map_floats(inputs, change):  # type: ignore[no-untyped-def]
+    """A model's inputs, with another value for each tensor of floating-point numbers."""
+    import torch
+
+    return {
+        name: change(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+
+
 def check(name):  # type: ignore[no-untyped-def]
     import torch
 
@@ -57,8 +67,7 @@ def check(name):  # type: ignore[no-untyped-def]
     found = {}
     for dtype in (torch.float32, torch.float64):
         host = build(recipe, dtype)
-        given = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-                 for k, v in inputs.items()}  # fmt: skip
+        given = map_floats(inputs, lambda value, dtype=dtype: value.to(dtype))
         want = [t.clone() for t in host.embed_multimodal(**given)]
         assert want[0].dtype is dtype, want[0].dtype
         before = state(host)
