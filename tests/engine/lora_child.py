@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import engine_worker
-from engine_child import BUDGETS, picture
+from engine_child import BUDGETS, PLAIN, logprobs_of, picture
 from model_directory import MODELS, write_model
 
 NAME = "qwen2_vl"
@@ -54,8 +54,6 @@ def serve(folder: Path) -> dict[str, Any]:
     adapters = {n: LoRARequest(f"a{n}", n, str(write_adapter(folder / f"adapter{n}", n, config))) for n in (1, 2)}
     llm = LLM(
         model=str(directory),
-        load_format="dummy",
-        dtype="float32",
         max_model_len=1024,
         max_num_seqs=8,
         max_num_batched_tokens=2048,
@@ -71,9 +69,7 @@ def serve(folder: Path) -> dict[str, Any]:
         },
         additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0}},
         limit_mm_per_prompt={"image": 1, "video": 0},
-        enable_prefix_caching=False,
-        mm_processor_cache_gb=0,
-        worker_extension_cls=engine_worker.PROBE,
+        **PLAIN,
     )
     parameters = SamplingParams(temperature=0, max_tokens=2, logprobs=0, ignore_eos=True)
     prompts = [
@@ -82,10 +78,6 @@ def serve(folder: Path) -> dict[str, Any]:
     ]
     wanted = [adapters[adapter] for _, adapter in REQUESTS]
 
-    def logprobs(output: Any) -> list[float]:
-        found = output.outputs[0]
-        return [step[token].logprob for step, token in zip(found.logprobs, found.token_ids, strict=True)]
-
     def answers() -> dict[str, list[list[float]]]:
         each = zip(prompts, wanted, strict=True)
         alone = [llm.generate(one, parameters, use_tqdm=False, lora_request=adapter)[0] for one, adapter in each]
@@ -93,7 +85,7 @@ def serve(folder: Path) -> dict[str, Any]:
         # Last: a capture then sees a tower without any adapter, as on a GPU.
         without = llm.generate(prompts, parameters, use_tqdm=False)
         found = {"alone": alone, "together": together, "without": without}
-        return {way: [*map(logprobs, outputs)] for way, outputs in found.items()}
+        return {way: [*map(logprobs_of, outputs)] for way, outputs in found.items()}
 
     eager = answers()
     llm.collective_rpc("start_encoder_graphs")

@@ -15,6 +15,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import print_checks
+from reloading import INNER, shrink
 from run_tunings import build, map_floats, same, state
 
 
@@ -24,14 +25,10 @@ def main() -> int:
 
 def deepen(name, vision) -> None:  # type: ignore[no-untyped-def]
     """Four blocks, so that two are inside; inner sizes that FP8 takes, and that `pad-mlp` makes so."""
-    inner = 44 if name in ("qwen2_5_vl", "qwen3_vl") else 48
+    shrink(vision, INNER if name in ("qwen2_5_vl", "qwen3_vl") else 48)
     for depth in ("depth", "num_hidden_layers"):
         if hasattr(vision, depth):
             setattr(vision, depth, 4)
-    if hasattr(vision, "mlp_ratio"):
-        object.__setattr__(vision, "mlp_ratio", inner / vision.embed_dim)  # the configuration takes whole numbers only
-    else:
-        vision.intermediate_size = inner
 
 
 def check(name):  # type: ignore[no-untyped-def]
