@@ -19,6 +19,7 @@ import copy
 import importlib.util
 import statistics
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,14 @@ ACCEPTED = {"images and videos": 8, "images": 0}
 FRAMES_PER_VIDEO = 14  # what Qwen2-VL's processing info says for a context of 8192 tokens
 
 
-def generate(folder: Path, release: str) -> None:
-    """Write the ported model files of a release into `folder`."""
+def generate(folder: Path, release: str, models: Iterable[str]) -> None:
+    """Write the ported files of a release's models into `folder`."""
     from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prepare_port
 
     tree = resolve_target(release).tree
     folder.mkdir(parents=True, exist_ok=True)
-    for name in MODELS:
+    for name in models:
         port = prepare_port(load_port(name), tree, replace=True)
         model = next(change for change in port.changed if change.path.startswith("vllm/"))
         assert model.after is not None
@@ -162,7 +163,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=15)
     arguments = options.parse_args()
     if arguments.generate:
-        generate(arguments.generate, arguments.vllm)
+        generate(arguments.generate, arguments.vllm, arguments.models.split(","))
         return 0
     from gpu_result import ByModel
     from manager_gpu import load_recipes, start_vllm

@@ -80,7 +80,10 @@ PARTS = (
 
 def commands(part: Part, folder: Path, card: str, tiny: bool) -> list[list[str]]:
     """The runs of a part, one after the other: script and options."""
-    runs = [part.first] if part.first else []
+    runs: list[tuple[str, ...]] = []
+    if part.first:  # a tiny run makes only what it measures
+        place = part.tiny.index("--models")
+        runs.append((*part.first, *(part.tiny[place : place + 2] if tiny else ())))
     runs.append(("--out", str(file_of(part, folder, card)), *(part.tiny if tiny else part.options)))
     results = (read(file_of(other, folder, card)) for other in PARTS if other is not part)
     # Engines run in processes of their own: their script knows no card.

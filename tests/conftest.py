@@ -132,7 +132,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def scope_of(nodeid: str) -> str | None:
     """What tests of several modules share: a release of the lab, where their names say so, or the engine of faults."""
-    if re.match(r"tests/plugin/test_(faults|operators)\.py", nodeid):
+    if re.match(r"tests/plugin/test_(faults|metrics|operators)\.py", nodeid):
         return "faults"
     found = re.fullmatch(
         r"tests/(?:harm/|lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid

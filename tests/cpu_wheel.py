@@ -8,11 +8,13 @@ only needs its Python code, which imports once the module that registers compile
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = "vitcg"
@@ -75,3 +77,11 @@ def run_python(
     return subprocess.run(
         [sys.executable, *what, *arguments], env=env, capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+def results_of(done: subprocess.CompletedProcess[str]) -> list[Any]:
+    """What a child printed behind `RESULT`, line by line."""
+    lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert lines, done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads(line) for line in lines]

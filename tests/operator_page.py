@@ -122,12 +122,12 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
 
-    def chat(self, model: str, size: tuple[int, int] | None = None, seed: int = 0) -> dict[str, Any]:
+    def chat(self, model: str, size: tuple[int, int] | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
         """The answer to one question, about a picture of this width and height or about none."""
         content: list[dict[str, Any]] = [{"type": "text", "text": "What is in this picture?"}]
         if size is not None:
             content.insert(0, {"type": "image_url", "image_url": {"url": picture_url(*size, seed)}})
-        body = {"model": model, "max_tokens": 2, "messages": [{"role": "user", "content": content}]}
+        body = {"model": model, "max_tokens": 2, "messages": [{"role": "user", "content": content}], **more}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/chat/completions",
             json.dumps(body).encode(),

@@ -13,8 +13,10 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -31,11 +33,9 @@ def prepare_release(tree: Path) -> None:
         _prepared.append(tree)
 
 
-def print_checks(check: Callable[[str], object]) -> int:
-    """Print what a script finds for each recipe, with a release's classes on the CPU: `script TREE RECIPE...`."""
-    prepare_release(Path(sys.argv[1]))
-    import torch
-
+@contextmanager
+def vllm_on_cpu() -> Iterator[Any]:
+    """vLLM's configuration and process group, with its operators for the CPU."""
     from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
     patch_vllm()
@@ -44,10 +44,41 @@ def print_checks(check: Callable[[str], object]) -> int:
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with tempfile.TemporaryDirectory() as scratch, set_current_vllm_config(current):
         start_distributed(Path(scratch))
-        with torch.inference_mode():
-            report = {name: check(name) for name in sys.argv[2:]}
+        yield current
+
+
+def print_checks(check: Callable[[str], object]) -> int:
+    """Print what a script finds for each recipe, with a release's classes on the CPU: `script TREE RECIPE...`."""
+    prepare_release(Path(sys.argv[1]))
+    import torch
+
+    with vllm_on_cpu(), torch.inference_mode():
+        report = {name: check(name) for name in sys.argv[2:]}
     print(json.dumps(report))
     return 0
+
+
+def recorded(manager: type[Any], make_backend: Callable[[], Any] | None = None) -> type[Any]:
+    """A class of managers whose graphs are emulated."""
+    import torch
+
+    from scaffold.runtime.recording import RecordingBackend
+    from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+
+    class OnCpu(manager):
+        def _make_backend(self) -> Any:
+            backend = RecordingBackend(bodies=PYTHON_OPERATORS) if make_backend is None else make_backend()
+            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
+            return backend
+
+    return OnCpu
+
+
+def are_close(got: Any, want: Any) -> bool:
+    """Whether embeddings of an item agree, as graphs on the CPU round."""
+    import torch
+
+    return got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
 
 
 class _Process:

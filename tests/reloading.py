@@ -50,11 +50,11 @@ def kept_buffers(host: Any) -> Iterator[None]:
 INNER = 44
 
 
-def shrink(vision: Any) -> None:
-    """Let a tower's MLPs have the inner size `INNER`, which a tuning widens."""
+def shrink(vision: Any, inner: int = INNER) -> None:
+    """Let a tower's MLPs have this inner size. A tuning widens `INNER`."""
     if hasattr(vision, "mlp_ratio"):
-        object.__setattr__(vision, "mlp_ratio", INNER / vision.embed_dim)  # the configuration takes whole numbers only
+        object.__setattr__(vision, "mlp_ratio", inner / vision.embed_dim)  # the configuration takes whole numbers only
     elif isinstance(vision, dict):
-        vision["intermediate_size"] = INNER
+        vision["intermediate_size"] = inner
     else:
-        vision.intermediate_size = INNER
+        vision.intermediate_size = inner

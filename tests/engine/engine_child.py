@@ -36,6 +36,11 @@ TUNING: dict[str, dict[str, Any]] = {
     "step3_vl": {"tuning": "off"},
 }
 VIDEO_FPS = 2.0
+#: Engines on random weights that keep nothing from one request to the next.
+PLAIN: dict[str, Any] = {
+    "load_format": "dummy", "dtype": "float32", "enable_prefix_caching": False, "mm_processor_cache_gb": 0,
+    "worker_extension_cls": engine_worker.PROBE,
+}  # fmt: skip
 
 
 def picture(seed: int, width: int, height: int) -> Any:
@@ -78,6 +83,12 @@ def _prompt(model: Model, data: dict[str, Any]) -> str:
     return model.prompt(images=count, videos=len(data.get("video", [])))
 
 
+def logprobs_of(output: Any) -> list[float]:
+    """Those of the tokens that were chosen."""
+    found = output.outputs[0]
+    return [step[token].logprob for step, token in zip(found.logprobs, found.token_ids, strict=True)]
+
+
 def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
@@ -85,8 +96,6 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
     model = MODELS[name]
     llm = LLM(
         model=str(write_model(name, folder / name)),
-        load_format="dummy",
-        dtype="float32",
         max_model_len=2048,
         max_num_seqs=4,
         max_num_batched_tokens=2048,
@@ -100,9 +109,7 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
         },
         # A replay on the CPU is slower than eager, and would be left out.
         additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0, **TUNING.get(name, {})}},
-        enable_prefix_caching=False,
-        mm_processor_cache_gb=0,
-        worker_extension_cls=engine_worker.PROBE,
+        **PLAIN,
         **({"tensor_parallel_size": ranks, "mm_encoder_tp_mode": "data"} if ranks > 1 else {}),
     )
     if graphs:
@@ -111,9 +118,8 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
     parameters = SamplingParams(temperature=0, max_tokens=4, logprobs=0, ignore_eos=True)
     answers = {}
     for call, prompt in calls(model).items():
-        output = llm.generate(prompt, parameters, use_tqdm=False)[0].outputs[0]
-        chosen = [step[token].logprob for step, token in zip(output.logprobs, output.token_ids, strict=True)]
-        answers[call] = {"tokens": list(output.token_ids), "logprobs": chosen}
+        (output,) = llm.generate(prompt, parameters, use_tqdm=False)
+        answers[call] = {"tokens": list(output.outputs[0].token_ids), "logprobs": logprobs_of(output)}
     # All at once: the runner batches the encoder inputs of several requests.
     together = llm.generate(list(calls(model).values()), parameters, use_tqdm=False)
     result = {
@@ -130,10 +136,7 @@ def serve(name: str, folder: Path, graphs: bool, ranks: int) -> dict[str, Any]:
 
 def main() -> None:
     folder, target, job = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    from vllm.model_executor.models import registry
-
-    # A child process that imports vLLM for every architecture would take most of the time; the server test has it.
-    registry._run_in_subprocess = lambda inspect: inspect()
+    engine_worker.inspect_here()  # the server test has a further process
     results = {name: serve(name, folder, job["graphs"], job["ranks"]) for name in job["models"]}
     target.write_text(json.dumps(results, default=str), encoding="utf-8")
 

@@ -2,8 +2,8 @@
 
     python lora_child.py FOLDER RESULT.json JOB
 
-JOB is JSON: `graphs`: start the encoder-graph manager; `guarded`: false takes the refusal of LoRA away, to show what it
-is for.
+First as vLLM does it, then with the encoder-graph manager. JOB is JSON: `guarded`: false takes the refusal of LoRA
+away, to show what it is for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import engine_worker
-from engine_child import BUDGETS, picture
+from engine_child import BUDGETS, PLAIN, logprobs_of, picture
 from model_directory import MODELS, write_model
 
 NAME = "qwen2_vl"
@@ -45,7 +45,7 @@ def write_adapter(folder: Path, seed: int, config: dict[str, Any]) -> Path:
     return folder
 
 
-def serve(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+def serve(folder: Path) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -54,8 +54,6 @@ def serve(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     adapters = {n: LoRARequest(f"a{n}", n, str(write_adapter(folder / f"adapter{n}", n, config))) for n in (1, 2)}
     llm = LLM(
         model=str(directory),
-        load_format="dummy",
-        dtype="float32",
         max_model_len=1024,
         max_num_seqs=8,
         max_num_batched_tokens=2048,
@@ -71,46 +69,40 @@ def serve(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         },
         additional_config={"encoder_graphs": {"calibration_ms": 0, "trials": 0}},
         limit_mm_per_prompt={"image": 1, "video": 0},
-        enable_prefix_caching=False,
-        mm_processor_cache_gb=0,
-        worker_extension_cls=engine_worker.PROBE,
+        **PLAIN,
     )
     parameters = SamplingParams(temperature=0, max_tokens=2, logprobs=0, ignore_eos=True)
     prompts = [
         {"prompt": MODELS[NAME].prompt(images=1), "multi_modal_data": {"image": picture(seed, *size)}}
         for seed, (size, _) in enumerate(REQUESTS)
     ]
-    if job["graphs"]:
-        # A request without an adapter first: a capture then sees a tower without any, as on a GPU.
-        llm.generate(prompts[0], parameters, use_tqdm=False)
-        llm.collective_rpc("start_encoder_graphs")
     wanted = [adapters[adapter] for _, adapter in REQUESTS]
 
-    def answer(output: Any) -> list[float]:
-        found = output.outputs[0]
-        return [step[token].logprob for step, token in zip(found.logprobs, found.token_ids, strict=True)]
+    def answers() -> dict[str, list[list[float]]]:
+        each = zip(prompts, wanted, strict=True)
+        alone = [llm.generate(one, parameters, use_tqdm=False, lora_request=adapter)[0] for one, adapter in each]
+        together = llm.generate(prompts, parameters, use_tqdm=False, lora_request=wanted)
+        # Last: a capture then sees a tower without any adapter, as on a GPU.
+        without = llm.generate(prompts, parameters, use_tqdm=False)
+        found = {"alone": alone, "together": together, "without": without}
+        return {way: [*map(logprobs_of, outputs)] for way, outputs in found.items()}
 
-    alone = [
-        answer(llm.generate(prompt, parameters, use_tqdm=False, lora_request=adapter)[0])
-        for prompt, adapter in zip(prompts, wanted, strict=True)
-    ]
-    together = [answer(o) for o in llm.generate(prompts, parameters, use_tqdm=False, lora_request=wanted)]
-    without = [answer(output) for output in llm.generate(prompts, parameters, use_tqdm=False)]
+    eager = answers()
+    llm.collective_rpc("start_encoder_graphs")
+    served = answers()
     (encoder,) = [json.loads(found) for found in llm.collective_rpc("describe_encoder")]
     llm.llm_engine.engine_core.shutdown()
-    return {"alone": alone, "together": together, "without": without, "encoder": encoder}
+    return {"eager": eager, "served": served, "encoder": encoder}
 
 
 def main() -> None:
     folder, target, job = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    from vllm.model_executor.models import registry
-
-    registry._run_in_subprocess = lambda inspect: inspect()
-    if not job.get("guarded", True):
+    engine_worker.inspect_here()
+    if not job["guarded"]:
         from scaffold.runtime.vllm import manager
 
         manager.refusal_of = lambda *_: None
-    target.write_text(json.dumps(serve(folder, job), default=str), encoding="utf-8")
+    target.write_text(json.dumps(serve(folder), default=str), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import engine_worker
 import torch
-from engine_child import picture
+from engine_child import PLAIN, logprobs_of, picture
 from model_directory import MODELS, write_model
 
 NAME = "qwen2_vl"
@@ -54,16 +54,12 @@ def serve(folder: Path, seed: int) -> dict[str, Any]:
     round_by_shape()
     llm = LLM(
         model=str(write_model(NAME, folder / NAME)),
-        load_format="dummy",
-        dtype="float32",
         max_model_len=256,
         max_num_seqs=4,
         max_num_batched_tokens=256,
         compilation_config={"mode": 0, "cudagraph_mm_encoder": True},
         limit_mm_per_prompt={"image": 1, "video": 0},
-        enable_prefix_caching=False,
-        mm_processor_cache_gb=0,
-        worker_extension_cls=engine_worker.PROBE,
+        **PLAIN,
     )
     llm.collective_rpc("start_encoder_graphs")
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
@@ -86,9 +82,8 @@ def serve(folder: Path, seed: int) -> dict[str, Any]:
     order = [number for number in range(len(IMAGES)) for _ in range(ROUNDS)]
     random.Random(seed).shuffle(order)
     for number in order:
-        found = llm.generate(prompts[number], parameters, use_tqdm=False)[0].outputs[0]
-        chosen = [step[token].logprob for step, token in zip(found.logprobs, found.token_ids, strict=True)]
-        answers.setdefault(number, []).append([list(found.token_ids), chosen])
+        (output,) = llm.generate(prompts[number], parameters, use_tqdm=False)
+        answers.setdefault(number, []).append([list(output.outputs[0].token_ids), logprobs_of(output)])
         manager.capture_when_idle()
     alone = len(batches)
     for _ in range(2):  # several images in a batch
@@ -106,10 +101,7 @@ def serve(folder: Path, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     folder, target, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    from vllm.model_executor.models import registry
-
-    # A child process that imports vLLM for every architecture would take most of the time.
-    registry._run_in_subprocess = lambda inspect: inspect()
+    engine_worker.inspect_here()
     target.write_text(json.dumps(serve(folder, seed)), encoding="utf-8")
 
 

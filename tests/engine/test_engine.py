@@ -7,28 +7,18 @@ image to the logits, so that a wrong row of the encoder changes tokens and logpr
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import os
-import socket
-import subprocess
+import shlex
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cpu_wheel
-import engine_worker
+import operator_page
 import pytest
 from model_directory import MODELS, write_model
+from serving import ALONE, OURS, environment, needs_vllm, serve
 
-HERE = Path(__file__).parent
-BENCHMARKS = cpu_wheel.ROOT / "benchmarks"
-ALONE, OURS = engine_worker.PLUGIN, ",".join((engine_worker.PLUGIN, engine_worker.ATTENTION, cpu_wheel.PLUGIN))
 #: What vLLM loads, and what our plugin is told.
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "alone": (ALONE, {}),
@@ -40,53 +30,26 @@ DEFAULT = ("qwen2_5_vl", "internvl", "mistral3", "llava_next")
 #: Two more of packed patches, and a tower that sees 729 to 3000 patches of an image whatever its size.
 SLOW = ("qwen2_vl", "qwen3_vl", "step3_vl")
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)"),
-]
-
-Environment = Callable[..., dict[str, str]]
+pytestmark = needs_vllm
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The environment of a child, with our weights in every process that vLLM starts."""
-    folder = tmp_path_factory.mktemp("engine")
-    site = engine_worker.write_site(folder / "weights")
-
-    def make(plugins: str, **changes: str | None) -> dict[str, str]:
-        # What torch would compile (the sampler's logprobs) takes longer than everything else here.
-        settings = {"TORCHDYNAMO_DISABLE": "1", "VLLM_PLUGINS": plugins, **changes}
-        # By itself vLLM gives each rank a NUMA node of its own.
-        settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        env = cpu_wheel.environment(folder, **settings)
-        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(BENCHMARKS), str(HERE)])
-        return env
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def served(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """`served(way, models)`: what came out, by model; each way runs once for a group of models."""
     if not cpu_wheel.plugin_is_registered():
         pytest.fail("vLLM does not see the plugin: install this package anew (`make setup`)", pytrace=False)
     folder = tmp_path_factory.mktemp("models")
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def serve(way: str, models: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
+    def get(way: str, models: tuple[str, ...], ranks: int = 1) -> dict[str, Any]:
         key = (way, models, ranks)
         if key not in known:
             plugins, changes = WAYS[way]
-            result = folder / f"{len(known)}.json"
-            job = json.dumps({"models": models, "graphs": way != "alone", "ranks": ranks})
-            env = environment(plugins, **changes)
-            done = cpu_wheel.run_python(HERE / "engine_child.py", str(folder), str(result), job, env=env, timeout=900)
-            assert done.returncode == 0, done.stderr[-4000:]
-            known[key] = json.loads(result.read_text(encoding="utf-8"))
+            job = {"models": models, "graphs": way != "alone", "ranks": ranks}
+            known[key] = serve("engine_child.py", folder, job, plugins, **changes)
         return known[key]
 
-    return serve
+    return get
 
 
 def group_of(name: str) -> tuple[str, ...]:
@@ -192,65 +155,13 @@ def test_two_ranks_share_the_images_through_vllms_own_collectives(served):
     assert all(s["hits"] > 0 for s in stats), stats
 
 
-# -- the server
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def data_url(seed: int) -> str:
-    import numpy as np
-    from PIL import Image
-
-    pixels = np.random.default_rng(seed).integers(0, 255, (84, 84, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-
-
-def ask(port: int, seed: int) -> dict[str, Any]:
-    """One chat request with an image."""
-    content = [
-        {"type": "image_url", "image_url": {"url": data_url(seed)}},
-        {"type": "text", "text": "What is in this picture?"},
-    ]
-    body = {
-        "model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 4, "temperature": 0,
-        "ignore_eos": True, "logprobs": True,
-    }  # fmt: skip
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        answer: dict[str, Any] = json.load(response)
-    return answer
-
-
-def wait_until_up(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 400) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            pytest.fail(f"the server ended with {process.returncode}:\n{log.read_text()[-3000:]}", pytrace=False)
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    pytest.fail(f"the server was not up after {seconds} s:\n{log.read_text()[-3000:]}", pytrace=False)
-
-
-def test_the_server_answers_a_chat_request_with_an_image(environment, tmp_path):
+def test_the_server_answers_a_chat_request_with_an_image(tmp_path):
     """The server with an engine process of its own and the plugin. Its log says why nothing is captured on a CPU.
 
     Not `vllm serve`: the command of the CPU wheel asks for the metadata of a package called `vllm` and ends.
     """
     directory = write_model("qwen2_vl", tmp_path / "model")
-    port, log = free_port(), tmp_path / "server.log"
+    port = operator_page.free_port()
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(directory), "--served-model-name", "tiny",
@@ -259,22 +170,19 @@ def test_the_server_answers_a_chat_request_with_an_image(environment, tmp_path):
         "--compilation-config", '{"mode": 0, "cudagraph_mm_encoder": true}',
     ]  # fmt: skip
     env = environment(
-        f"{engine_worker.PLUGIN},{cpu_wheel.PLUGIN}", VLLM_ENABLE_V1_MULTIPROCESSING=None, VLLM_LOGGING_LEVEL="INFO"
+        tmp_path, f"{ALONE},{cpu_wheel.PLUGIN}", VLLM_ENABLE_V1_MULTIPROCESSING=None, VLLM_LOGGING_LEVEL="INFO"
     )
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, env=env, stdout=stream, stderr=stream, start_new_session=True)
+    server = operator_page.Server(shlex.join(command), port, env, tmp_path, tmp_path / "server.log")
     try:
-        wait_until_up(port, process, log)
-        one, same, other = (ask(port, seed) for seed in (1, 1, 2))
+        model = server.wait(time.monotonic() + 400)
+        said = {"logprobs": True, "temperature": 0, "ignore_eos": True}
+        one, same, other = (server.chat(model, (84, 84), seed, **said) for seed in (1, 1, 2))
+    except operator_page.ServerError as error:
+        pytest.fail(f"{error}\n{server.said()[-3000:]}", pytrace=False)
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        server.stop(20)
     logprobs = [[t["logprob"] for t in a["choices"][0]["logprobs"]["content"]] for a in (one, same, other)]
-    assert one["usage"]["completion_tokens"] == 4
+    assert one["usage"]["completion_tokens"] == 2
     assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
     assert abs(logprobs[0][0] - logprobs[2][0]) > 5e-3, "the image does not decide the answer"
-    assert "cudagraph_mode is NONE: vLLM's V1 model runner captures no encoder graphs" in log.read_text()
+    assert "cudagraph_mode is NONE: vLLM's V1 model runner captures no encoder graphs" in server.said()

@@ -6,35 +6,12 @@ Each start gets the same images in an order of its own, one at a time with idle 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
-import cpu_wheel
-import engine_worker
 import pytest
-from test_engine import OURS
+from serving import needs_vllm, serve
 
-HERE = Path(__file__).parent
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(not cpu_wheel.is_installed(), reason="needs an installed vLLM (the `cpu` extra)"),
-]
-
-
-def serve(folder: Path, seed: int, **settings: Any) -> dict[str, Any]:
-    site = engine_worker.write_site(folder / "weights")
-    env = cpu_wheel.environment(
-        folder, TORCHDYNAMO_DISABLE="1", VLLM_PLUGINS=OURS, VITCG_ENCODER_GRAPHS=json.dumps(settings)
-    )
-    env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(site), str(cpu_wheel.ROOT / "benchmarks"), str(HERE)])
-    result = folder / f"{seed}.json"
-    done = cpu_wheel.run_python(
-        HERE / "reproducible_child.py", str(folder / "models"), str(result), str(seed), env=env, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(result.read_text(encoding="utf-8"))
+pytestmark = needs_vllm
 
 
 def changing(batches: dict[str, list[str]]) -> list[str]:
@@ -44,7 +21,8 @@ def changing(batches: dict[str, list[str]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return [serve(tmp_path_factory.mktemp("on"), seed, reproducible=True) for seed in (1, 2)]
+    folder, settings = tmp_path_factory.mktemp("on"), json.dumps({"reproducible": True})
+    return [serve("reproducible_child.py", folder, seed, VITCG_ENCODER_GRAPHS=settings) for seed in (1, 2)]
 
 
 def test_a_batch_gives_the_same_bits_each_time(starts):
@@ -73,5 +51,5 @@ def test_requests_alone_get_the_same_answers_in_any_order(starts):
 @pytest.mark.slow  # the control: these tests can fail
 def test_without_the_setting_bits_change(tmp_path):
     """Else the tests above would show nothing: graphs of idle moments and trials change how a size runs."""
-    served = serve(tmp_path, 1, calibration_ms=0)
+    served = serve("reproducible_child.py", tmp_path, 1, VITCG_ENCODER_GRAPHS='{"calibration_ms": 0}')
     assert changing(served["batches"])

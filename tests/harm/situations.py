@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import reloading
-from release_process import prepare_release
+from release_process import prepare_release, vllm_on_cpu
 
 Facts = dict[str, Any]
 
@@ -934,22 +934,15 @@ def main() -> int:
     # A fusion of all-reduces, which MiniMax-M3's decoder imports, asks for compiled operators. It is optional.
     sys.modules["vllm.compilation.passes.fusion.allreduce_rms_fusion"] = None  # type: ignore[assignment]
     import vitcg_adapters
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
     from scaffold.verify.numeric.attention import set_tail
-    from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
-    patch_vllm()
-    set_tail("fa3")
     adapters = vitcg_adapters.ADAPTERS[vitcg_adapters.generation_of(release)]
     known = tuple(models.split()) or tuple(dict.fromkeys(adapters.values()))
     every = os.environ.get("VITCG_SLOW") == "1"
     found: dict[str, dict[str, Any]] = {}
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))),
-    ):
-        start_distributed(Path(scratch))
+    with vllm_on_cpu():
+        set_tail("fa3")
         for module in IMPORTED_ONCE:
             import_module(module)
         wanted = [what for what in SITUATIONS.values() if names in ("", what.name)]

@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import prepare_release
-
-from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+from release_process import prepare_release, vllm_on_cpu
 
 
 def main() -> int:
     prepare_release(Path(sys.argv[1]))
     import torch
 
-    patch_vllm()
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
     from scaffold.measure.subject import NoSubject, Subject
 
     report = {}
-    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
-    with tempfile.TemporaryDirectory() as scratch, set_current_vllm_config(current), torch.inference_mode():
-        start_distributed(Path(scratch))
+    with vllm_on_cpu(), torch.inference_mode():
         for name, given in json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")).items():
             config = Path(given["config"]) if given["config"] else None
             subject = Subject(name.partition(":")[0], given["module"], given["class"], ("image",), config)

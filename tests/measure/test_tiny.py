@@ -123,7 +123,7 @@ PORTED = (
     Part(
         "cut", "cut_gpu.py", (), ("--ports", "{work}/ports", "--models", "deepseek_vl2"),
         MANAGERS | {"call", "limit_ms", "ours_error", "alone_error"},
-        first=("--generate", "{work}/ports", "--models", "deepseek_vl2"),
+        first=("--generate", "{work}/ports"),
     ),
     Part(
         "explicit", "stream_gpu.py", (),

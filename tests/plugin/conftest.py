@@ -10,36 +10,24 @@ from typing import Any
 import cpu_wheel
 import pytest
 
-CHILD = Path(__file__).with_name("faults_child.py")
-
 
 @dataclass(frozen=True)
-class Served:
-    """What the child found, and its folder: `qwen2_vl/` is a model to serve, `sizes.json` and `stats.json` were written
-    while it served."""
+class Faults:
+    """What the child found in each half, and its folder: `qwen2_vl/` is a model to serve, `sizes.json`, `stats.json`
+    and `metrics/` were written while its last manager served."""
 
-    found: dict[str, Any]
+    adapters: dict[str, Any]
+    managers: dict[str, Any]
     folder: Path
 
 
-def serve(what: str, folder: Path) -> Served:
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     assert cpu_wheel.plugin_is_registered(), "the installed package is older than pyproject.toml: install it again"
+    folder = tmp_path_factory.mktemp("faults")
     files = {"record": str(folder / "sizes.json"), "stats": str(folder / "stats.json")}
     # Else the times of this machine would decide which batch is replayed.
-    no_times = {"calibration_ms": 0, "trials": 0}
-    env = cpu_wheel.environment(folder, VITCG_ENCODER_GRAPHS=json.dumps({**files, **no_times}))
-    done = cpu_wheel.run_python(CHILD, str(folder), what, env=env)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert lines, done.stdout[-2000:] + done.stderr[-4000:]
-    return Served(json.loads(lines[-1].removeprefix("RESULT ")), folder)
-
-
-@pytest.fixture(scope="session")
-def adapter_faults(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return serve("adapter", tmp_path_factory.mktemp("adapter"))
-
-
-@pytest.fixture(scope="session")
-def manager_faults(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return serve("manager", tmp_path_factory.mktemp("manager"))
+    settings = json.dumps({**files, "calibration_ms": 0, "trials": 0})
+    env = cpu_wheel.environment(folder, VITCG_ENCODER_GRAPHS=settings, VITCG_METRICS_DIR=str(folder / "metrics"))
+    done = cpu_wheel.run_python(Path(__file__).with_name("faults_child.py"), str(folder), env=env, timeout=600)
+    return Faults(*cpu_wheel.results_of(done), folder)

@@ -1,9 +1,9 @@
 """Serve a tiny Qwen2-VL with the installed vLLM and the plugin while something is broken, and print what came out.
 
-    python faults_child.py FOLDER adapter|manager
+    python faults_child.py FOLDER
 
-`adapter`: the adapter's module cannot be imported, and attention is the CPU's own, which no graph can replay.
-`manager`: everything works, then one fault after the other is planted in a new manager of the same runner.
+First, in a fork, the adapter's module cannot be imported, and attention is the CPU's own, which no graph can replay.
+Then everything works, and one fault after the other is planted in a new manager of the same runner.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gc
 import itertools
 import json
 import logging
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -237,13 +238,18 @@ def _outcome(manager: Any, answers: list[Any], eager: Any, warnings: Warnings, t
 def main() -> None:
     warnings = Warnings()
     logging.getLogger("scaffold").addHandler(warnings)
-    folder, what = Path(sys.argv[1]), sys.argv[2]
-    from vllm.model_executor.models import registry
+    folder = Path(sys.argv[1])
+    from vllm import LLM  # noqa: F401 - both halves share it
 
-    # A child process that imports vLLM for every architecture would take most of the time.
-    registry._run_in_subprocess = lambda inspect: inspect()
-    found = {"adapter": adapter_faults, "manager": manager_faults}[what](folder, warnings)
-    print("RESULT " + json.dumps(found))
+    engine_worker.inspect_here()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        found = manager_faults(folder, warnings)
+    else:
+        os.environ["VITCG_ENCODER_GRAPHS"] = "{}"
+        found = adapter_faults(folder / "adapter", warnings)
+    print("RESULT " + json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A server's processes as `vllm serve` starts them, on the CPU: an engine with graphs, and API servers with `/metrics`.
+"""A server's processes as `vllm serve` starts them: a worker that counts images, and API servers with `/metrics`.
 
-    python metrics_child.py FOLDER one|several
+    python metrics_child.py SERVERS
 
-It prints what each API server answers after the engine's images.
+It prints what each API server answers after the images.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import json
 import multiprocessing
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 
-def counters(folder: str, connection: Connection) -> None:
+def worker(connection: Connection) -> None:
     """A worker's process without a model: only its counters."""
     from vllm.plugins import load_general_plugins
 
@@ -24,25 +23,8 @@ def counters(folder: str, connection: Connection) -> None:
     load_general_plugins()
     stats = Stats()
     stats.hit(GraphKey("default", 8), 2, 6)
-    metrics.write(stats, False, {"model_name": f"{folder}/qwen2_vl", "engine": "0", "rank": "0"})
-    connection.send({"hits": stats.hits})
-
-
-def engine(folder: str, connection: Connection) -> None:
-    """A worker's process with a model: two images, and what becomes of its counters 10 seconds later."""
-    from faults_child import Engine
-    from vllm.model_executor.models import registry
-
-    registry._run_in_subprocess = lambda inspect: inspect()
-    from scaffold.verify.numeric.cpu_imports import patch_vllm
-
-    patch_vllm()
-    made = Engine(Path(folder))
-    manager = made.start_graphs()
-    made.ask()
-    made.ask()
-    manager.save()
-    connection.send({"hits": manager.graph_hits})
+    metrics.write(stats, False, {"model_name": "m", "engine": "0", "rank": "0"})
+    connection.send("")
 
 
 def api_server(connection: Connection) -> None:
@@ -62,12 +44,13 @@ def answer() -> str:
     return TestClient(app).get("/metrics").text
 
 
-def started(target: object, *arguments: object) -> object:
-    """What a process of its own sends. Each would import vLLM anew; a fork of one process that has done it does not."""
-    context = multiprocessing.get_context("forkserver")
+def started(target: object, method: str) -> object:
+    """What a process of its own sends. API servers must import Prometheus where its folder is set, so not in a fork of
+    this process. Each would import vLLM anew; a fork of one process that has done it does not."""
+    context = multiprocessing.get_context(method)
     context.set_forkserver_preload(["vllm", "vllm.entrypoints.serve.instrumentator.metrics"])
     here, there = context.Pipe()
-    process = context.Process(target=target, args=(*arguments, there))
+    process = context.Process(target=target, args=(there,))
     process.start()
     while not here.poll(1):
         if not process.is_alive():
@@ -78,18 +61,18 @@ def started(target: object, *arguments: object) -> object:
 
 
 def main() -> None:
-    folder, servers = sys.argv[1:]
-    if servers == "several":
+    servers = int(sys.argv[1])
+    if servers > 1:
         from vllm.v1.metrics.prometheus import setup_multiprocess_prometheus
 
         setup_multiprocess_prometheus()
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
-    before = answer() if servers == "one" else ""
-    manager = started(counters if servers == "one" else engine, folder)
-    said = [answer()] if servers == "one" else [started(api_server) for _ in range(2)]
-    print("RESULT " + json.dumps({"manager": manager, "before": before, "said": said}))
+    before = answer() if servers == 1 else ""
+    started(worker, "fork")
+    said = [answer()] if servers == 1 else [started(api_server, "forkserver") for _ in range(servers)]
+    print("RESULT " + json.dumps({"before": before, "said": said}))
 
 
 if __name__ == "__main__":

@@ -178,17 +178,14 @@ def test_where_graphs_of_an_adapter_stop_to_pay(installed):
 
 @pytest.mark.trees
 @pytest.mark.parametrize(("replaced", "said"), [(True, 1), (False, 0)], ids=["ported", "as released"])
-def test_a_port_in_the_tree_that_has_no_adapter_is_looked_at_too(monkeypatch, release_tree, replaced, said):
+def test_a_port_in_the_tree_that_has_no_adapter_is_looked_at_too(installed, monkeypatch, release_tree, replaced, said):
     """MiniCPM-V's methods go into a base of the registered class, which is all that the registry names."""
     tree = release_tree("0.33.0")
     if replaced:
         changed = prepare_port(load_port("minicpmv"), tree, replace=True).package
         files = {change.path: change.after for change in changed if change.after}
         monkeypatch.setattr(Path, "read_text", _reading(tree.root, files))
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [_Entry()] if group == doctor.GROUP else [])
-    monkeypatch.setattr(doctor, "distributions", lambda name: [])
-    monkeypatch.setattr(doctor, "NVIDIA_SMI", ())
-    monkeypatch.setattr("scaffold.protocol.resolve_target", lambda text: _Target(tree))
+    installed("0.33.0")
     found = examine({})
     served = [m for m in found.models if m.architecture == "MiniCPMV"]
     assert [(m.name, m.implementation, m.manager, m.why) for m in served] == [

@@ -1,6 +1,6 @@
 """What is broken does not stop the server: it serves eagerly, gives the same tokens, and says why, once.
 
-One child process for each half of the faults, with the installed vLLM, its own runner and a tiny Qwen2-VL.
+One child process, with the installed vLLM, its own runner and a tiny Qwen2-VL.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ pytestmark = [
 
 
 @pytest.fixture
-def adapters(adapter_faults) -> dict[str, Any]:
-    return adapter_faults.found
+def adapters(faults) -> dict[str, Any]:
+    return faults.adapters
 
 
 @pytest.fixture
-def managers(manager_faults) -> dict[str, Any]:
-    return manager_faults.found
+def managers(faults) -> dict[str, Any]:
+    return faults.managers
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_fault_in_one_batch_costs_that_batch_its_graph(managers):
     assert "which runs eager" in warning
 
 
-def test_a_manager_that_profiles_writes_no_files_and_goes(managers, manager_faults):
+def test_a_manager_that_profiles_writes_no_files_and_goes(managers, faults):
     assert managers["profiling managers alive"] == 0
-    stats = json.loads((manager_faults.folder / "stats.json").read_text())
+    stats = json.loads((faults.folder / "stats.json").read_text())
     assert stats["graph_hits"] == managers["nothing while running"]["hits"] == 5
-    assert json.loads((manager_faults.folder / "sizes.json").read_text())["paths"]
+    assert json.loads((faults.folder / "sizes.json").read_text())["paths"]
 
 
 def test_faults_in_a_row_end_the_graphs(managers):

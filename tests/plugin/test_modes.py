@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,11 +24,9 @@ INTERN, QWEN2, QWEN2_5 = (
 def test_every_mode_changes_what_it_says(tmp_path):
     child = Path(__file__).with_name("modes_child.py")
     done = cpu_wheel.run_python(child, env=cpu_wheel.environment(tmp_path))
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, done.stderr[-4000:]
+    (found,) = cpu_wheel.results_of(done)
 
     everything = [INTERN, QWEN2, QWEN2_5]
-    found = json.loads(lines[-1].removeprefix("RESULT "))
     assert [mode.pop("network") for mode in found.values()] == [[]] * 8
     assert [mode.pop("of commands") for mode in found.values()] == [[]] * 8
     assert found == {

@@ -92,12 +92,12 @@ def test_pip_installs_and_uninstalls(tmp_path):
         ("vitcg-scaffold budgets --trace sizes.json", "encoder_cudagraph_token_budgets"),
     ],
 )
-def test_a_command_of_the_tool_runs(manager_faults, tmp_path, command, said):
+def test_a_command_of_the_tool_runs(faults, tmp_path, command, said):
     assert KINDS[command] == "tool"
     env = cpu_wheel.environment(tmp_path)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
 
-    done = captured(["bash", "-c", command], env=env, cwd=manager_faults.folder)
+    done = captured(["bash", "-c", command], env=env, cwd=faults.folder)
 
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
@@ -127,16 +127,15 @@ def test_every_command_of_the_tool_is_run():
 
 @pytest.mark.lab
 @needs_wheel
-def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
+def test_vllm_understands_every_serve_command(faults, tmp_path):
     """Up to vLLM's configuration and what we read of it. The slow test starts the servers; the GPU script, graphs."""
-    env = cpu_wheel.environment(tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"))
+    env = cpu_wheel.environment(tmp_path, MODEL=str(faults.folder / "qwen2_vl"))
     done = captured(
         [sys.executable, str(Path(__file__).with_name("serve_child.py"))],
-        input=json.dumps(SERVE), env=env, cwd=manager_faults.folder
+        input=json.dumps(SERVE), env=env, cwd=faults.folder
     )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, done.stderr[-4000:]
-    found = dict(zip(SERVE, json.loads(lines[-1].removeprefix("RESULT ")), strict=True))
+    (configured,) = cpu_wheel.results_of(done)
+    found = dict(zip(SERVE, configured, strict=True))
 
     assert all(config["graphs"] and not config["eager"] for config in found.values())
     assert {config["model"] for config in found.values()} == {"Qwen2VLForConditionalGeneration"}
@@ -156,16 +155,14 @@ def test_vllm_understands_every_serve_command(manager_faults, tmp_path):
 @pytest.mark.lab
 @needs_wheel
 @pytest.mark.parametrize("command", [command for command in SERVE if "tensor-parallel" not in command])
-def test_a_server_that_is_started_so_answers(manager_faults, tmp_path, command):
+def test_a_server_that_is_started_so_answers(faults, tmp_path, command):
     """With the page's line as it is, and dummy weights. On the CPU vLLM captures no encoder graphs."""
     port = operator_page.free_port()
     options = ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "1024"]
     programs = operator_page.write_programs(tmp_path / "bin", [*options, "--host", "127.0.0.1", "--port", str(port)])
-    env = cpu_wheel.environment(
-        tmp_path, MODEL=str(manager_faults.folder / "qwen2_vl"), VLLM_ENABLE_V1_MULTIPROCESSING=None
-    )
+    env = cpu_wheel.environment(tmp_path, MODEL=str(faults.folder / "qwen2_vl"), VLLM_ENABLE_V1_MULTIPROCESSING=None)
     env["PATH"] = os.pathsep.join([str(programs), env["PATH"]])
-    server = operator_page.Server(command, port, env, manager_faults.folder, tmp_path / "log")
+    server = operator_page.Server(command, port, env, faults.folder, tmp_path / "log")
     try:
         answer = server.chat(server.wait(time.monotonic() + 600), (56, 56))
     except operator_page.ServerError as error:

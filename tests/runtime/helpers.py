@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,3 +55,16 @@ def assert_equals_eager(manager: EncoderGraphManager, inputs: Mapping[str, Any])
         assert got.shape == want.shape, number
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda m, n=number: f"item {n}: {m}")
     return outputs
+
+
+def link_tree(source: Path, tree: Path, changes: Sequence[Any]) -> Path:
+    """A tree of links to a release's files, but for the files that a port changes."""
+    for path in source.glob("vllm/**/*"):
+        if path.is_file():
+            link = tree / path.relative_to(source)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+    for change in changes:
+        (tree / change.path).unlink(missing_ok=True)
+        (tree / change.path).write_bytes(change.after or b"")
+    return tree

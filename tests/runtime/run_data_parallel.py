@@ -18,7 +18,7 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ranks
-from release_process import prepare_release
+from release_process import are_close, prepare_release, recorded
 
 
 def main() -> int:
@@ -58,12 +58,6 @@ def worker(name: str, size: int, mode: str) -> int:
 
     kind = NoMemory if [str(ranks.rank())] == sys.argv[5:] else RecordingBackend
 
-    class OnCpu(ServedManager):
-        def _make_backend(self):  # type: ignore[no-untyped-def]
-            backend = kind(bodies=PYTHON_OPERATORS)
-            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
-            return backend
-
     rank = ranks.rank()
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with set_current_vllm_config(current), torch.inference_mode():
@@ -83,7 +77,9 @@ def worker(name: str, size: int, mode: str) -> int:
         config.parallel_config.tensor_parallel_size = size
         session = recipe.sessions()[0]
         configure(config, session, recipe.modalities)
-        manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+        manager = recorded(ServedManager, lambda: kind(bodies=PYTHON_OPERATORS))(
+            config, torch.device("cpu"), torch.float32, host
+        )
         assert manager.use_dp is (mode == "data")
         manager.capture((0, 0))
         wrong, calls, served = [], 0, 0
@@ -98,8 +94,7 @@ def worker(name: str, size: int, mode: str) -> int:
             assert len(got) == len(results) == items
             calls += 1
             for index in range(items):
-                a, b = got[index], results[index]
-                if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max())):
+                if not are_close(got[index], results[index]):
                     wrong.append(f"{case.name} {case.modality}: item {index}")
         stats = manager.stats
         seen = manager._exchange(rank)

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
@@ -22,9 +21,9 @@ from unittest.mock import MagicMock, patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import prepare_release
+from release_process import are_close, prepare_release, recorded, vllm_on_cpu
 
-from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS, patch_vllm, start_distributed
+from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
 from scaffold.workflow import load_port
 
 
@@ -36,21 +35,16 @@ def main() -> int:
 
     from scaffold.verify.numeric.attention import set_tail
 
-    patch_vllm()
-    set_tail(sys.argv[2])
     report: dict[str, object] = {"wrong": []}
-    with tempfile.TemporaryDirectory() as scratch:
-        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-            start_distributed(Path(scratch))
-            gc.freeze()  # each session looks for the garbage of its manager, not among a million objects of imports
-            for name in sys.argv[3:]:
-                model, _, generation = name.partition("@")
-                recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
-                adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
-                with torch.inference_mode():
-                    report[name] = check(recipe, adapter, report)
+    with vllm_on_cpu():
+        set_tail(sys.argv[2])
+        gc.freeze()  # each session looks for the garbage of its manager, not among a million objects of imports
+        for name in sys.argv[3:]:
+            model, _, generation = name.partition("@")
+            recipe = import_module(f"scaffold.verify.numeric.recipes.{model}").RECIPE
+            adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
+            with torch.inference_mode():
+                report[name] = check(recipe, adapter, report)
     print(json.dumps(report))
     return 1 if report["wrong"] else 0
 
@@ -90,11 +84,7 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
             with lab.unwatched():
                 return RecordingBackend.empty(self, nbytes)
 
-    class OnCpu(EncoderCudaGraphManager):
-        def _make_backend(self):  # type: ignore[no-untyped-def]
-            backend = Backend(device=DEVICE, bodies=PYTHON_OPERATORS)
-            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
-            return backend
+    OnCpu = recorded(EncoderCudaGraphManager, lambda: Backend(device=DEVICE, bodies=PYTHON_OPERATORS))
 
     torch.manual_seed(0)
     host, config = recipe.build(adapter)
@@ -264,13 +254,11 @@ def _close_gate(recipe, host, config, make):  # type: ignore[no-untyped-def]
 
 
 def _compare(name, got, want, report):  # type: ignore[no-untyped-def]
-    import torch
-
     if len(got) != len(want):
         report["wrong"].append(f"{name}: {len(got)} results for {len(want)} items")
         return
     for index, (a, b) in enumerate(zip(got, want, strict=True)):
-        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max())):
+        if not are_close(a, b):
             error = float((a - b).abs().max()) if a.shape == b.shape else tuple(a.shape)
             report["wrong"].append(f"{name}: item {index}: {error}")
             return

@@ -67,6 +67,25 @@ class Surrounded(TileTower):
         raise AssertionError("the values are known only inside the model's own code")
 
 
+class Apart(Surrounded):
+    """It encodes the tiles of each item alone, and puts results together again: with `finish`, parts share a replay."""
+
+    def __init__(self) -> None:
+        super().__init__(apart=True)
+        self.recorded: list[int] = []
+
+    def replay_values(self, inputs: Mapping[str, Any], limits: Limits, path: str) -> dict[str, torch.Tensor]:
+        tiles: list[torch.Tensor] = []
+        self._own_code(inputs, lambda part: tiles.append(part) or torch.zeros(len(part) * GLOBAL_TOKENS, WIDTH))
+        self.recorded.append(len(tiles))
+        return {"tiles": torch.cat(tiles)}
+
+    def finish(self, outputs, indices, items, results, inputs, eager) -> None:  # type: ignore[no-untyped-def]
+        rows = [n * GLOBAL_TOKENS for n in inputs["counts"]]
+        features = iter(outputs["default"][: sum(rows)].split(rows))
+        results.update(zip(indices, self._own_code(inputs, lambda part: next(features)), strict=True))
+
+
 def replays(manager) -> dict[int, int]:
     """Budget -> replays."""
     return {key.budget: stats.replays for key, stats in manager.stats.keys.items()}
@@ -99,27 +118,13 @@ def test_a_smaller_call_leaves_nothing_of_a_larger_one():
 
 def test_parts_of_a_batch_share_a_replay():
     """Two graphs of a part each would take longer than one of the whole batch."""
-    tower = Surrounded(apart=True)
+    tower = Apart()
     manager = make_manager(tower, [4, 8, 16])
-    recorded = []
-
-    def record(inputs, limits, path):
-        tiles: list[torch.Tensor] = []
-        tower._own_code(inputs, lambda part: tiles.append(part) or torch.zeros(len(part) * GLOBAL_TOKENS, WIDTH))
-        recorded.append(len(tiles))
-        return {"tiles": torch.cat(tiles)}
-
-    def finish(outputs, indices, items, results, inputs, eager):
-        rows = [n * GLOBAL_TOKENS for n in inputs["counts"]]
-        features = iter(outputs["default"][: sum(rows)].split(rows))
-        results.update(zip(indices, tower._own_code(inputs, lambda part: next(features)), strict=True))
-
-    tower.replay_values, tower.finish = record, finish  # type: ignore[method-assign]
     for seed in range(3):
         assert_equals_eager(manager, tower.call([1, 2], seed))
-    assert recorded == [2, 2, 2]
+    assert tower.recorded == [2, 2, 2]
     assert_equals_eager(manager, tower.call([3]))  # one item is no part
-    assert recorded == [2, 2, 2]
+    assert tower.recorded == [2, 2, 2]
     assert replays(manager) == {16: 4}
     assert (manager.stats.hits, manager.stats.misses) == (7, 0)
 
@@ -233,15 +238,7 @@ def test_a_model_that_is_known_to_encode_items_apart_does_not_have_to_tell():
 
 def test_eager_has_the_launches_of_a_call_for_each_item():
     """A graph of more tokens than the batch has looks slower than eager until a replay has told of the calls."""
-    tower = Surrounded(apart=True)
-    tower.replay_values = lambda inputs, limits, path: {"tiles": inputs["tiles"] * 2}  # type: ignore[method-assign]
-
-    def finish(outputs, indices, items, results, inputs, eager):
-        rows = [n * GLOBAL_TOKENS for n in inputs["counts"]]
-        features = iter(outputs["default"][: sum(rows)].split(rows))
-        results.update(zip(indices, tower._own_code(inputs, lambda part: next(features)), strict=True))
-
-    tower.finish = finish  # type: ignore[method-assign]
+    tower = Apart()
     manager = make_manager(tower, [4, 8, 32])
     crossover = manager.crossover["default"]
     for budget, ms in ((4, 4.0), (8, 8.0), (32, 32.0)):

@@ -17,15 +17,18 @@ from scaffold.runtime.crossover import Crossover, Curve, sample_budgets
 from scaffold.runtime.plans import Trial
 
 
+class Hungry(RecordingBackend):
+    """Each forward takes the next of these peaks."""
+
+    def peak_of(self, forward):
+        return self.peaks.pop(0)
+
+
 def budgets(manager):
     return sorted(key.budget for key in manager.graphs)
 
 
 def test_memory_cap_drops_the_largest_budgets_and_says_so():
-    class Hungry(RecordingBackend):
-        def peak_of(self, forward):
-            return self.peaks.pop(0)
-
     backend = Hungry()
     backend.bytes_of_pool, backend.peaks = 0, [18_000, 17_000, 900]
     tower = PackedTower()
@@ -379,10 +382,6 @@ def test_no_graph_is_captured_once_memory_is_out(caplog):
 
 
 def test_the_memory_cap_holds_when_idle_too():
-    class Hungry(RecordingBackend):
-        def peak_of(self, forward):
-            return self.peaks.pop(0)
-
     backend = Hungry()
     backend.bytes_of_pool, backend.peaks = 40_000, [10**6, 0]
     tower = PackedTower()

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import link_tree
 from release_process import last_line, run_script
 
 from scaffold.runtime.options import Options
@@ -140,16 +141,9 @@ def test_every_shipped_adapter_gives_what_eager_gives(version, generation, sampl
 )
 def test_a_port_without_adapters_gives_what_eager_gives(version, release_tree, tmp_path):
     """MiniCPM-V's methods go into a class whose subclasses vLLM makes, so there is none but the port in a tree."""
-    source, root = release_tree(version), tmp_path / "tree"
-    for path in source.root.glob("**/*"):
-        relpath = path.relative_to(source.root)
-        if path.is_file() and relpath.parts[0] == "vllm":
-            (root / relpath.parent).mkdir(parents=True, exist_ok=True)
-            (root / relpath).symlink_to(path)
-    for change in prepare_port(load_port("minicpmv"), source, replace=True).package:
-        (root / change.path).unlink(missing_ok=True)
-        (root / change.path).write_bytes(change.after)
-    report = run_models(root, "fa3", ["minicpmv"])
+    source = release_tree(version)
+    ported = prepare_port(load_port("minicpmv"), source, replace=True).package
+    report = run_models(link_tree(source.root, tmp_path / "tree", ported), "fa3", ["minicpmv"])
     assert report["wrong"] == []
     assert report["minicpmv"]["hits"] > 100
     assert report["minicpmv"]["reused"] > 0

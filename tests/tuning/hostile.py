@@ -1,16 +1,30 @@
 """Blocks and towers that look like those that tunings know, and are others. No tuning may change what they compute.
 
 `CASES` has each of them by name: how to build the tower, and what somebody does to it before and after the tunings.
+Most are a plain module with the text of another forward, since tunings read a forward's source.
 """
 
 import functools
 import itertools
+import linecache
+import textwrap
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: F401
 from torch import nn
 
 WIDTH = 8
+_numbers = itertools.count()
+
+
+def written(base, body, head="self, x", decorator="", **more):
+    """A subclass of a module with this forward, and further attributes of the class."""
+    text = f"{decorator}\ndef forward({head}):\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n".lstrip()
+    file = f"<forward {next(_numbers)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    found = {}
+    exec(compile(text, file, "exec"), globals(), found)
+    return type(base.__name__, (base,), {**found, **more})
 
 
 class Attention(nn.Module):
@@ -23,9 +37,11 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self):
+    def __init__(self, **children):
         super().__init__()
         self.up, self.act, self.down = nn.Linear(WIDTH, 12), nn.GELU(approximate="tanh"), nn.Linear(12, WIDTH)
+        for name, child in children.items():
+            setattr(self, name, child)
 
     def forward(self, x):
         return self.down(self.act(self.up(x)))
@@ -68,99 +84,9 @@ class Tower(nn.Module):
 # -- children with a state, or that change what they get
 
 
-class Buffered(Attention):
-    """It returns memory of its own, whose values live on."""
-
-    def __init__(self):
-        super().__init__()
-        self.memory = None
-
-    def forward(self, x):
-        if self.memory is None:
-            self.memory = torch.zeros_like(x)
-        self.memory *= 0.5
-        self.memory += self.proj(x)
-        return self.memory
-
-
-class Counting(Attention):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def forward(self, x):
-        self.count += 1
-        return self.count * self.proj(x)
-
-
-class ChangesInput(Attention):
-    """It works in place on the rows that it gets."""
-
-    def forward(self, x):
-        x *= 0.5
-        return self.proj(x + self.qkv(x))
-
-
-class ReturnsInput(Attention):
-    def forward(self, x):
-        return x
-
-
-class ReturnsView(Attention):
-    def forward(self, x):
-        return x.view(-1, WIDTH).view(x.shape)
-
-
-class Keeps(Attention):
-    """It adds what it got in the call before."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = None
-
-    def forward(self, x):
-        last, self.last = self.last, x
-        return self.proj(x if last is None else x + last)
-
-
-class InplaceMlp(Mlp):
-    def forward(self, x):
-        x.add_(1)
-        return self.down(self.act(self.up(x)))
-
-
-class ReluMlp(Mlp):
-    """Its activation works in place on what it gets: with no layer before it, that is the norm's result."""
-
-    def forward(self, x):
-        return self.down(self.up(F.relu(x, inplace=True)))
-
-
-class OtherMlp(Mlp):
-    def forward(self, x):
-        return self.down(self.act(self.up(x)) * 2)
-
-
-class TwiceMlp(Mlp):
-    def forward(self, x):
-        return self.down(self.act(self.act(self.up(x))))
-
-
-class ExactMlp(Mlp):
-    def __init__(self):
-        super().__init__()
-        self.act = nn.GELU()
-
-
 class Negated(nn.GELU):
     def forward(self, x):
         return -super().forward(x)
-
-
-class SubclassMlp(Mlp):
-    def __init__(self):
-        super().__init__()
-        self.act = Negated(approximate="tanh")
 
 
 class LinearTwice(nn.Linear):
@@ -168,10 +94,9 @@ class LinearTwice(nn.Linear):
         return 2 * super().forward(x)
 
 
-class SubclassedLinearMlp(Mlp):
-    def __init__(self):
-        super().__init__()
-        self.up = LinearTwice(WIDTH, 12)
+class NamedNorm(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) + 1
 
 
 class SharedWeightMlp(Mlp):
@@ -182,13 +107,8 @@ class SharedWeightMlp(Mlp):
         self.down.weight = nn.Parameter(self.up.weight.data.t())
 
 
-class NamedNorm(nn.LayerNorm):
-    def forward(self, x):
-        return super().forward(x) + 1
-
-
 def norm_of_another_module(name, home):
-    """A norm whose class has the name of one of vLLM's, in another of its modules."""
+    """Makes a norm whose class has the name of one of vLLM's, in another of its modules."""
 
     class Norm(nn.Module):
         def __init__(self):
@@ -203,7 +123,67 @@ def norm_of_another_module(name, home):
             return out if residual is None else (out, x)
 
     Norm.__name__, Norm.__module__ = name, home
-    return Norm()
+    return Norm
+
+
+def put(**children):
+    """Give each block other children, or other scales."""
+
+    def act(tower):
+        for block in tower.blocks:
+            for name, make in children.items():
+                block._parameters.pop(name, None)
+                setattr(block, name, make())
+
+    return act
+
+
+#: Forwards of attention. A buffer of its own is returned memory whose values live on.
+ATTENTIONS = {
+    "a buffer of its own": written(
+        Attention,
+        """
+        if self.memory is None:
+            self.memory = torch.zeros_like(x)
+        self.memory *= 0.5
+        self.memory += self.proj(x)
+        return self.memory
+        """,
+        memory=None,
+    ),
+    "counting": written(Attention, "self.count += 1\nreturn self.count * self.proj(x)", count=0),
+    "changes its input": written(Attention, "x *= 0.5\nreturn self.proj(x + self.qkv(x))"),
+    "returns its input": written(Attention, "return x"),
+    "returns a view of its input": written(Attention, f"return x.view(-1, {WIDTH}).view(x.shape)"),
+    "keeps its input": written(
+        Attention, "last, self.last = self.last, x\nreturn self.proj(x if last is None else x + last)", last=None
+    ),
+    "another type": written(Attention, "return self.proj(x).double()"),
+    "one row": written(Attention, "return self.proj(x).mean(0, keepdim=True)"),
+}
+MLPS = {
+    "an MLP in place": written(Mlp, "x.add_(1)\nreturn self.down(self.act(self.up(x)))"),
+    # It works in place on what it gets: with no layer before it, that is the norm's result.
+    "an MLP that begins with its activation": written(Mlp, "return self.down(self.up(F.relu(x, inplace=True)))"),
+    "an MLP and more": written(Mlp, "return self.down(self.act(self.up(x)) * 2)"),
+    "two activations": written(Mlp, "return self.down(self.act(self.act(self.up(x))))"),
+    "exact GELU": lambda: Mlp(act=nn.GELU()),
+    "a subclass of GELU": lambda: Mlp(act=Negated(approximate="tanh")),
+    "a subclass of a linear layer": lambda: Mlp(up=LinearTwice(WIDTH, 12)),
+    "one memory for both layers": SharedWeightMlp,
+}
+RMS_NORM = norm_of_another_module("RMSNorm", "vllm.models.other.norm")
+NORMS = {
+    "a subclass of a norm": lambda: NamedNorm(WIDTH),
+    "an RMS norm of another module": RMS_NORM,
+    "a layer norm of another module": norm_of_another_module("LayerNorm", "vllm.model_executor.models.other"),
+}
+#: Children of plain blocks, and of those that write into what their branches give.
+CHILDREN = {
+    **{name: put(attn=make) for name, make in ATTENTIONS.items()},
+    **{name: put(mlp=make) for name, make in MLPS.items()},
+    **{name: put(norm1=make, norm2=make) for name, make in NORMS.items()},
+}
 
 
 # -- forwards of blocks
@@ -217,207 +197,7 @@ def wrapped(function):
     return doubled
 
 
-class Wrapped(Block):
-    @wrapped
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Autocast(Block):
-    @torch.autocast("cpu", dtype=torch.bfloat16)
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class WrappedLater(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-WrappedLater.forward = wrapped(WrappedLater.forward)
-
-
-class CallsTwice(Block):
-    """The attention of the second line is another call, with another state."""
-
-    def forward(self, x):
-        h = x + self.attn(self.norm1(x))
-        return (x + self.attn(self.norm1(x))) + self.mlp(self.norm2(h))
-
-
-class CallsForNothing(Block):
-    def forward(self, x):
-        unused = self.attn(self.norm1(x))  # noqa: F841
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class CallsAnother(Block):
-    def forward(self, x):
-        y = self.other(x)
-        y = x + self.attn(self.norm1(x))
-        return y + self.mlp(self.norm2(y))
-
-
-class NormsTwice(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(self.norm3(x)))
-        return x + self.mlp(self.norm2(x))
-
-
-class NormsInput(Block):
-    def forward(self, x):
-        x = self.norm1(x)
-        x = x + self.attn(x)
-        return x + self.mlp(self.norm2(x))
-
-
-class Crossed(Block):
-    def forward(self, x):
-        h = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(h))
-
-
-class Parallel(Block):
-    def forward(self, x):
-        return x + self.attn(self.norm1(x)) + self.mlp(self.norm2(x))
-
-
-class Doubled(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x)) + x
-        return x + self.mlp(self.norm2(x))
-
-
-class Subtracted(Block):
-    def forward(self, x):
-        x = x - self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Returns(Block):
-    """Another tensor than the sum."""
-
-    def forward(self, x):
-        h = x + self.attn(self.norm1(x))
-        y = h + self.mlp(self.norm2(h))
-        return h if self.count else y + h
-
-
-class Early(Block):
-    def forward(self, x):
-        if x.shape[0] > 2:
-            return x + self.attn(self.norm1(x))
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Counts(Block):
-    def forward(self, x):
-        self.count += 1
-        x = x + self.count * self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class InPlaceInput(Block):
-    """It writes into what it was given."""
-
-    def forward(self, x):
-        x += self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class InPlaceBranch(Block):
-    """It writes into what its attention returned."""
-
-    def forward(self, x):
-        h = self.attn(self.norm1(x))
-        h += x
-        y = self.mlp(self.norm2(h))
-        y += h
-        return y
-
-
-class InPlaceMlp(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        y = self.mlp(self.norm2(x))
-        y += x
-        return y
-
-
-class TwoNames(Block):
-    def forward(self, x):
-        h = self.attn(self.norm1(x))
-        g = h
-        h += x
-        x = h + self.mlp(self.norm2(h))
-        return x + g
-
-
-class Swapped(Block):
-    """`a, a = ...` keeps the second entry."""
-
-    def forward(self, x):
-        a, a = self.attn(self.norm1(x))  # noqa: PLW0128
-        x = x + a
-        return x + self.mlp(self.norm2(x))
-
-
-class Pair(Attention):
-    def forward(self, x):
-        return self.proj(x), self.qkv(x)
-
-
-class NotSelf(Block):
-    def forward(this, self):
-        self = self + this.attn(this.norm1(self))
-        return self + this.mlp(this.norm2(self))
-
-
-class PositionOnly(Block):
-    def forward(self, x, /, y=None):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Starred(Block):
-    def forward(self, *x):
-        y = x[0] + self.attn(self.norm1(x[0]))
-        return y + self.mlp(self.norm2(y))
-
-
-class Scaled(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x)) * self.ls1
-        return x + self.ls2 * self.mlp(self.norm2(x))
-
-
-class ScaledByNumber(Scaled):
-    def __init__(self):
-        super().__init__()
-        del self.ls1
-        self.ls1 = 0.5
-
-
-class ScaledByColumn(Scaled):
-    """A scale of each row, not of each column."""
-
-    def __init__(self):
-        super().__init__()
-        self.ls1 = nn.Parameter(torch.rand(3, 1))
-
-
-class ScaledByWideType(Scaled):
-    def __init__(self):
-        super().__init__()
-        self.ls1 = nn.Parameter(torch.rand(WIDTH, dtype=torch.float64))
-
-
-class ScaledByProperty(Scaled):
+class ScaledByProperty(Block):
     """Its scale grows whenever it is read."""
 
     def __init__(self):
@@ -428,57 +208,6 @@ class ScaledByProperty(Scaled):
     def ls1(self):
         self.count += 1
         return torch.full((WIDTH,), float(self.count))
-
-
-class Widening(Attention):
-    """Its result has another type."""
-
-    def forward(self, x):
-        return self.proj(x).double()
-
-
-class Broadcasting(Attention):
-    """Its result has one row."""
-
-    def forward(self, x):
-        return self.proj(x).mean(0, keepdim=True)
-
-
-class Residual(Block):
-    """vLLM's RMS norms add: another child with such an argument does something else."""
-
-    def forward(self, x):
-        attended = self.attn(self.norm1(x))
-        normed, total = self.norm2(x, residual=attended)
-        return total + self.mlp(normed)
-
-
-class Dropped(Block):
-    def __init__(self):
-        super().__init__()
-        self.norm2 = nn.Dropout(0.0)
-
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class NamedArgument(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(input=x))
-        return x + self.mlp(self.norm2(input=x))
-
-
-class PostNorm(Block):
-    def forward(self, x):
-        x = self.norm1(x + self.attn(x))
-        return self.norm2(x + self.mlp(x))
-
-
-class Behind(Block):
-    def forward(self, x):
-        x = x + self.norm1(self.attn(x))
-        return x + self.norm2(self.mlp(x))
 
 
 class Finds(Block):
@@ -499,244 +228,159 @@ class Called(Block):
         return 2 * super().__call__(x)
 
 
-class Wide(Block):
-    """Norms over other dimensions."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm1 = nn.LayerNorm((3, WIDTH))
-
-
-class OneNorm(Block):
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm1(x))
-
-
-class Walrus(Block):
-    def forward(self, x):
-        return (h := x + self.attn(self.norm1(x))) + self.mlp(self.norm2(h))
-
-
-class Reassigns(Block):
-    def forward(self, x):
-        self.norm2 = self.norm1
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+FIRST, SECOND = "x = x + self.attn(self.norm1(x))", "return x + self.mlp(self.norm2(x))"
+PLAIN = f"{FIRST}\n{SECOND}"
+SCALED = "x = x + self.attn(self.norm1(x)) * self.ls1\nreturn x + self.ls2 * self.mlp(self.norm2(x))"
+RESIDUAL = """
+    attended = self.attn(self.norm1(x))
+    normed, total = self.norm2(x, residual=attended)
+    return total + self.mlp(normed)
+"""
+IN_PLACE = """
+    h = self.attn(self.norm1(x))
+    h += x
+    y = self.mlp(self.norm2(h))
+    y += h
+    return y
+"""
+#: Bodies of forwards whose input is `x`.
+BODIES = {
+    # The attention of the second line is another call, with another state.
+    "calls twice": """
+        h = x + self.attn(self.norm1(x))
+        return (x + self.attn(self.norm1(x))) + self.mlp(self.norm2(h))
+    """,
+    "calls for nothing": f"unused = self.attn(self.norm1(x))\n{PLAIN}",
+    "calls another child": """
+        y = self.other(x)
+        y = x + self.attn(self.norm1(x))
+        return y + self.mlp(self.norm2(y))
+    """,
+    "norms twice": f"x = x + self.attn(self.norm1(self.norm3(x)))\n{SECOND}",
+    "norms its input": f"x = self.norm1(x)\nx = x + self.attn(x)\n{SECOND}",
+    "crossed": "h = x + self.attn(self.norm1(x))\nreturn x + self.mlp(self.norm2(h))",
+    "parallel": "return x + self.attn(self.norm1(x)) + self.mlp(self.norm2(x))",
+    "doubled": f"x = x + self.attn(self.norm1(x)) + x\n{SECOND}",
+    "subtracted": f"x = x - self.attn(self.norm1(x))\n{SECOND}",
+    "returns another tensor than the sum": """
+        h = x + self.attn(self.norm1(x))
+        y = h + self.mlp(self.norm2(h))
+        return h if self.count else y + h
+    """,
+    "returns early": f"if x.shape[0] > 2:\n    return x + self.attn(self.norm1(x))\n{PLAIN}",
+    "counts": f"self.count += 1\nx = x + self.count * self.attn(self.norm1(x))\n{SECOND}",
+    "writes into its input": f"x += self.attn(self.norm1(x))\n{SECOND}",
+    "writes into what its branches give": IN_PLACE,
+    "writes into what its MLP gives": f"{FIRST}\ny = self.mlp(self.norm2(x))\ny += x\nreturn y",
+    "two names": """
+        h = self.attn(self.norm1(x))
+        g = h
+        h += x
+        x = h + self.mlp(self.norm2(h))
+        return x + g
+    """,
+    "scaled": SCALED,
+    "names the argument": """
+        x = x + self.attn(self.norm1(input=x))
+        return x + self.mlp(self.norm2(input=x))
+    """,
+    "norms behind the sum": "x = self.norm1(x + self.attn(x))\nreturn self.norm2(x + self.mlp(x))",
+    "norms behind the branch": "x = x + self.norm1(self.attn(x))\nreturn x + self.norm2(self.mlp(x))",
+    "one norm": f"{FIRST}\nreturn x + self.mlp(self.norm1(x))",
+    "a walrus": "return (h := x + self.attn(self.norm1(x))) + self.mlp(self.norm2(h))",
+    "reassigns a norm": f"self.norm2 = self.norm1\n{PLAIN}",
+}
+BLOCKS = {
+    **{name: written(Block, body) for name, body in BODIES.items()},
+    "wrapped": written(Block, PLAIN, decorator="@wrapped"),
+    "autocast": written(Block, PLAIN, decorator="@torch.autocast('cpu', dtype=torch.bfloat16)"),
+    "wrapped later": type("Block", (Block,), {"forward": wrapped(written(Block, PLAIN).forward)}),
+    "another name of self": written(
+        Block, "self = self + this.attn(this.norm1(self))\nreturn self + this.mlp(this.norm2(self))", "this, self"
+    ),
+    "an argument by position": written(Block, PLAIN, "self, x, /, y=None"),
+    "arguments with a star": written(
+        Block, "y = x[0] + self.attn(self.norm1(x[0]))\nreturn y + self.mlp(self.norm2(y))", "self, *x"
+    ),
+    "scaled by a property": written(ScaledByProperty, SCALED),
+    "finds": Finds,
+    "called": Called,
+}
 
 
 # -- loops
 
-
-class Reversed(Tower):
-    def forward(self, x):
-        for block in reversed(self.blocks):
-            x = block(x)
-        return x
-
-
-class Stepped(Tower):
-    def forward(self, x):
-        for block in self.blocks[::2]:
-            x = block(x)
-        return x
-
-
-class Tail(Tower):
-    def forward(self, x):
-        for block in self.blocks[2:]:
-            x = block(x)
-        return x
-
-
-class Permuted(Tower):
-    def forward(self, x):
-        for number in (2, 0, 3, 1):
-            x = self.blocks[number](x)
-        return x
-
-
-class Sorted(Tower):
-    def forward(self, x):
-        for block in sorted(self.blocks, key=lambda block: float(block.ls1[0])):
-            x = block(x)
-        return x
-
-
-class Again(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            for _ in range(2):
-                x = block(x)
-        return x
-
-
-class Twice(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(block(x))
-        return x
-
-
-class Skips(Tower):
-    def forward(self, x):
-        for number, block in enumerate(self.blocks):
-            if number == 1:
-                continue
-            x = block(x)
-        return x
-
-
-class Chained(Tower):
-    def forward(self, x):
-        for block in itertools.chain(self.blocks[1:], self.blocks[:1]):
-            x = block(x)
-        return x
-
-
-class AddsBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            torch.add(x, 1, out=x)
-        return x
-
-
-class AliasBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            y = x
-            y *= 0.5
-        return x
-
-
-class ViewBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            x.view(-1)[::3] = 0
-        return x
-
-
-class ReluBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            F.relu(x, inplace=True)
-        return x
-
-
-class HelperBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            self.damp(x)
-        return x
-
-    def damp(self, x):
-        x.mul_(0.5)
-
-
-class DataBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            x.data = x.data * 0.5
-        return x
-
-
-class SetBetween(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            x.set_(x * 0.5)
-        return x
-
-
-class ListBetween(Tower):
-    """Somebody else changes what was kept."""
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-            self.seen.append(x)
-            self.seen[-1] -= 1
-        return x
-
-
-class MergerBetween(Tower):
-    def __init__(self):
-        super().__init__()
-        self.merger = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        kept = []
-        for block in self.blocks:
-            x = block(x)
-            kept.append(self.merger(x))
-        return x + sum(kept)
-
-
-class BeforeTheBlock(Tower):
-    def forward(self, x):
-        for block in self.blocks:
-            x.mul_(1.5)
-            x = block(x)
-        return x
-
-
-class Collects(Tower):
-    """The sum of each block stays: no block may write into it."""
-
-    def forward(self, x):
-        kept = []
-        for block in self.blocks:
-            x = block(x)
-            kept.append(x)
-        return torch.cat(kept)
-
-
-class SameRows(Tower):
-    """Every block gets the same rows."""
-
-    def forward(self, x):
-        return sum(block(x) for block in self.blocks)
-
-
-class KeepsTheSum(Tower):
-    """A block's result of the last call comes again, changed."""
-
-    def forward(self, x):
+#: What a tower goes through in place of `self.blocks`.
+LOOPS = {
+    "reversed": "reversed(self.blocks)",
+    "stepped": "self.blocks[::2]",
+    "tail": "self.blocks[2:]",
+    "permuted": "(self.blocks[number] for number in (2, 0, 3, 1))",
+    "sorted": "sorted(self.blocks, key=lambda block: float(block.ls1[0]))",
+    "again": "(block for block in self.blocks for _ in range(2))",
+    "skips": "(block for number, block in enumerate(self.blocks) if number != 1)",
+    "chained": "itertools.chain(self.blocks[1:], self.blocks[:1])",
+}
+#: What a tower does with a block's result before the next block gets it.
+BETWEEN = {
+    "adds between": "torch.add(x, 1, out=x)",
+    "an alias between": "y = x; y *= 0.5",
+    "a view between": "x.view(-1)[::3] = 0",
+    "ReLU between": "F.relu(x, inplace=True)",
+    "a helper between": "self.damp(x)",
+    "data between": "x.data = x.data * 0.5",
+    "set between": "x.set_(x * 0.5)",
+    # Somebody else changes what was kept.
+    "a list between": "self.seen.append(x); self.seen[-1] -= 1",
+}
+LOOP = "for block in self.blocks:\n    x = block(x)\n    {}\nreturn x"
+TOWERS = {
+    **{name: written(Tower, f"for block in {what}:\n    x = block(x)\nreturn x") for name, what in LOOPS.items()},
+    **{name: written(Tower, LOOP.format(what), damp=lambda self, x: x.mul_(0.5)) for name, what in BETWEEN.items()},
+    "each block twice": written(Tower, "for block in self.blocks:\n    x = block(block(x))\nreturn x"),
+    "before the block": written(Tower, "for block in self.blocks:\n    x.mul_(1.5)\n    x = block(x)\nreturn x"),
+    # The sum of each block stays: no block may write into it.
+    "collects": written(
+        Tower, "kept = []\nfor block in self.blocks:\n    x = block(x)\n    kept.append(x)\nreturn torch.cat(kept)"
+    ),
+    "the same rows": written(Tower, "return sum(block(x) for block in self.blocks)"),
+    # A block's result of the last call comes again, changed.
+    "keeps the sum": written(
+        Tower,
+        """
         first = self.blocks[0](x)
         if self.state is not None:
             self.state.mul_(2)
             first = self.blocks[1](self.state)
         self.state = first
         return self.blocks[1](first)
+        """,
+    ),
+}
+MERGES = written(
+    Tower,
+    """
+    kept = []
+    for block in self.blocks:
+        x = block(x)
+        kept.append(self.merger(x))
+    return x + sum(kept)
+    """,
+)
 
 
-class InPlaceTower(Tower):
-    block = InPlaceBranch
+def with_block(block):
+    return type("Tower", (Tower,), {"block": block})
+
+
+InPlaceTower = with_block(BLOCKS["writes into what its branches give"])
 
 
 # -- what somebody does to a tower
 
 
-def each(tower, act):
-    for block in tower.blocks:
-        act(block)
-
-
-def put(**children):
-    """Give each block other children."""
-
-    def act(tower):
-        for block in tower.blocks:
-            for name, make in children.items():
-                setattr(block, name, make())
-
-    return act
+def nothing(tower):
+    return None
 
 
 def instance_forward(name):
@@ -780,85 +424,50 @@ def global_pre_hook(tower):
 
 def other_norms(tower):
     torch.manual_seed(7)
-    for block in tower.blocks:
-        block.norm1, block.norm2 = (nn.LayerNorm(WIDTH, eps=0.1) for _ in range(2))
+    put(norm1=lambda: nn.LayerNorm(WIDTH, eps=0.1), norm2=lambda: nn.LayerNorm(WIDTH, eps=0.1))(tower)
 
 
-def with_block(block):
-    class Made(Tower):
-        pass
-
-    Made.block = block
-    return Made
-
-
-def nothing(tower):
-    return None
-
-
-BLOCKS = (
-    Wrapped, Autocast, WrappedLater, CallsTwice, CallsForNothing, CallsAnother, NormsTwice, NormsInput, Crossed,
-    Parallel, Doubled, Subtracted, Returns, Early, Counts, InPlaceInput, InPlaceBranch, InPlaceMlp, TwoNames,
-    NotSelf, PositionOnly, Starred, Scaled, ScaledByNumber, ScaledByColumn, ScaledByWideType, ScaledByProperty,
-    Dropped, NamedArgument, PostNorm, Behind, Finds, Called, Wide, OneNorm, Walrus, Reassigns,
-)  # fmt: skip
-TOWERS = (
-    Reversed, Stepped, Tail, Permuted, Sorted, Again, Twice, Skips, Chained, AddsBetween, AliasBetween,
-    ViewBetween, ReluBetween, HelperBetween, DataBetween, SetBetween, ListBetween, MergerBetween,
-    BeforeTheBlock, Collects, SameRows, KeepsTheSum, InPlaceTower,
-)  # fmt: skip
-#: Children of plain blocks, and of those that write into what their branches give.
-CHILDREN = {
-    "a buffer of its own": put(attn=Buffered),
-    "counting": put(attn=Counting),
-    "changes its input": put(attn=ChangesInput),
-    "returns its input": put(attn=ReturnsInput),
-    "returns a view of its input": put(attn=ReturnsView),
-    "keeps its input": put(attn=Keeps),
-    "another type": put(attn=Widening),
-    "one row": put(attn=Broadcasting),
-    "an MLP in place": put(mlp=InplaceMlp),
-    "an MLP that begins with its activation": put(mlp=ReluMlp),
-    "an MLP and more": put(mlp=OtherMlp),
-    "two activations": put(mlp=TwiceMlp),
-    "exact GELU": put(mlp=ExactMlp),
-    "a subclass of GELU": put(mlp=SubclassMlp),
-    "a subclass of a linear layer": put(mlp=SubclassedLinearMlp),
-    "one memory for both layers": put(mlp=SharedWeightMlp),
-    "a subclass of a norm": put(norm1=lambda: NamedNorm(WIDTH), norm2=lambda: NamedNorm(WIDTH)),
-    "an RMS norm of another module": put(
-        norm1=lambda: norm_of_another_module("RMSNorm", "vllm.models.other.norm"),
-        norm2=lambda: norm_of_another_module("RMSNorm", "vllm.models.other.norm"),
-    ),
-    "a layer norm of another module": put(
-        norm1=lambda: norm_of_another_module("LayerNorm", "vllm.model_executor.models.other"),
-        norm2=lambda: norm_of_another_module("LayerNorm", "vllm.model_executor.models.other"),
-    ),
-}
 ACTS = {
-    **{f"a forward on the instance of {name}": instance_forward(name) for name in ("norm1", "norm2", "attn", "mlp")},
-    "a forward on the instance of an activation": instance_forward("mlp.act"),
-    "a forward on the instance of a linear layer": instance_forward("mlp.up"),
+    **{f"a forward on the instance of {name}": instance_forward(name)
+       for name in ("norm1", "norm2", "attn", "mlp", "mlp.act", "mlp.up")},
     **{f"a hook on {name}": hook(name) for name in ("norm1", "norm2", "attn", "mlp", "mlp.act", "mlp.up", "mlp.down")},
     **{f"a hook before {name}": pre_hook(name) for name in ("norm1", "norm2", "mlp.act", "mlp.up")},
     "a hook on all modules": global_hook,
     "a hook before all modules": global_pre_hook,
     "other norms": other_norms,
-}
+}  # fmt: skip
 
 #: By name: the tower's class, what happens before the tunings, and after them.
 CASES = {
-    **{block.__name__: (with_block(block), nothing, nothing) for block in BLOCKS},
-    **{tower.__name__: (tower, nothing, nothing) for tower in TOWERS},
-    **{f"{name}": (Tower, act, nothing) for name, act in CHILDREN.items()},
+    **{name: (with_block(block), nothing, nothing) for name, block in BLOCKS.items()},
+    **{name: (tower, nothing, nothing) for name, tower in TOWERS.items()},
+    **{name: (Tower, act, nothing) for name, act in CHILDREN.items()},
     **{f"{name}, and sums in place": (InPlaceTower, act, nothing) for name, act in CHILDREN.items()},
-    "a pair": (with_block(Swapped), put(attn=Pair), nothing),
-    "adds by another norm": (
-        with_block(Residual), put(norm2=lambda: norm_of_another_module("RMSNorm", "vllm.models.other.norm")), nothing
+    "sums in place": (InPlaceTower, nothing, nothing),
+    "a merger between": (MERGES, lambda tower: setattr(tower, "merger", nn.ReLU(inplace=True)), nothing),
+    "a dropout for a norm": (Tower, put(norm2=lambda: nn.Dropout(0.0)), nothing),
+    "norms over other dimensions": (Tower, put(norm1=lambda: nn.LayerNorm((3, WIDTH))), nothing),
+    **{
+        f"scaled by {name}": (with_block(BLOCKS["scaled"]), put(ls1=scale), nothing)
+        for name, scale in {
+            "a number": lambda: 0.5,
+            "each row": lambda: nn.Parameter(torch.rand(3, 1)),
+            "a wider type": lambda: nn.Parameter(torch.rand(WIDTH, dtype=torch.float64)),
+        }.items()
+    },
+    # `a, a = ...` keeps the second entry.
+    "a pair": (
+        with_block(written(Block, f"a, a = self.attn(self.norm1(x))\nx = x + a\n{SECOND}")),
+        put(attn=written(Attention, "return self.proj(x), self.qkv(x)")),
+        nothing,
     ),
+    # vLLM's RMS norms add: another child with such an argument does something else.
+    "adds by another norm": (with_block(written(Block, RESIDUAL)), put(norm2=RMS_NORM), nothing),
     "adds by a norm named so": (
-        with_block(Residual), put(norm2=lambda: norm_of_another_module("LayerNorm", "vllm.models.other")), nothing
+        with_block(written(Block, RESIDUAL)),
+        put(norm2=norm_of_another_module("LayerNorm", "vllm.models.other")),
+        nothing,
     ),
     **{f"{name} before": (Tower, act, nothing) for name, act in ACTS.items()},
     **{f"{name} after": (Tower, nothing, act) for name, act in ACTS.items()},
-}  # fmt: skip
+}

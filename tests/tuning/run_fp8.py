@@ -15,7 +15,8 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import print_checks
-from run_tunings import build, same, state
+from reloading import INNER, shrink
+from run_tunings import build, map_floats, same, state
 
 
 def main() -> int:
@@ -24,14 +25,10 @@ def main() -> int:
 
 def deepen(name, vision) -> None:  # type: ignore[no-untyped-def]
     """Four blocks, so that two are inside; inner sizes that FP8 takes, and that `pad-mlp` makes so."""
-    inner = 44 if name in ("qwen2_5_vl", "qwen3_vl") else 48
+    shrink(vision, INNER if name in ("qwen2_5_vl", "qwen3_vl") else 48)
     for depth in ("depth", "num_hidden_layers"):
         if hasattr(vision, depth):
             setattr(vision, depth, 4)
-    if hasattr(vision, "mlp_ratio"):
-        object.__setattr__(vision, "mlp_ratio", inner / vision.embed_dim)  # the configuration takes whole numbers only
-    else:
-        vision.intermediate_size = inner
 
 
 def check(name):  # type: ignore[no-untyped-def]
@@ -48,7 +45,7 @@ def check(name):  # type: ignore[no-untyped-def]
     case = recipe.sessions()[0].cases[2]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     dtype = torch.bfloat16
-    inputs = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+    inputs = map_floats(inputs, lambda value: value.to(dtype))
 
     def run(host):  # type: ignore[no-untyped-def]
         return [t.clone() for t in host.embed_multimodal(**inputs)]

@@ -9,9 +9,9 @@ left as it was, and which classes held the weights.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,73 +19,53 @@ from unittest import mock
 
 import torch
 
-from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import vllm_on_cpu
 
 
-def int8(recipe):  # type: ignore[no-untyped-def]
-    """compressed-tensors: 8-bit weights with a scale a row, and activations quantised row by row when they come."""
-    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+def quantised(form, bits, kind, weights, **more):  # type: ignore[no-untyped-def]
+    """Makes a configuration of compressed-tensors, which is changed while it is used."""
+    number = {"num_bits": bits, "type": kind, "symmetric": True}
+    groups = {"targets": ["Linear"], "weights": {**number, **weights, "dynamic": False}}
+    groups |= {name: {**number, **values} for name, values in more.items()}
 
-    number = {"num_bits": 8, "type": "int", "symmetric": True}
-    groups = {
-        "targets": ["Linear"],
-        "weights": {**number, "strategy": "channel", "dynamic": False},
-        "input_activations": {**number, "strategy": "token", "dynamic": True},
-    }
-    given = {"format": "int-quantized", "config_groups": {"group_0": groups}, "ignore": []}
-    return CompressedTensorsConfig.from_config(given)
+    def make():  # type: ignore[no-untyped-def]
+        from vllm.model_executor.layers.quantization.compressed_tensors import compressed_tensors
 
+        given = {"format": form, "config_groups": {"group_0": groups}, "ignore": []}
+        return compressed_tensors.CompressedTensorsConfig.from_config(copy.deepcopy(given))
 
-def fp8(recipe):  # type: ignore[no-untyped-def]
-    """compressed-tensors: fp8 weights with a scale a row, and activations quantised row by row when they come."""
-    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
-
-    number = {"num_bits": 8, "type": "float", "symmetric": True}
-    groups = {
-        "targets": ["Linear"],
-        "weights": {**number, "strategy": "channel", "dynamic": False},
-        "input_activations": {**number, "strategy": "token", "dynamic": True},
-    }
-    return CompressedTensorsConfig.from_config(
-        {"format": "float-quantized", "config_groups": {"group_0": groups}, "ignore": []}
-    )
+    return make
 
 
-def int4(recipe):  # type: ignore[no-untyped-def]
-    """compressed-tensors: 4-bit weights packed into integers, activations as they are."""
-    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
-
-    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
-    groups = {"targets": ["Linear"], "weights": weights}
-    given = {"format": "pack-quantized", "config_groups": {"group_0": groups}, "ignore": []}
-    return CompressedTensorsConfig.from_config(given)
-
-
-def none(recipe):  # type: ignore[no-untyped-def]
-    return None
-
-
+#: Weights with a scale a row, and activations quantised row by row when they come.
+ROWS = {"weights": {"strategy": "channel"}, "input_activations": {"strategy": "token", "dynamic": True}}
+FP8 = quantised("float-quantized", 8, "float", **ROWS)
 #: `plain` layers are not quantised, but the wheel packs their weights for its own matrix kernels after loading. In
 #: `fp8` the kernel is the wheel's choice for this processor; in `fp8-rows` it is one that GPUs have, too. The wheel has
 #: no kernel for int4 where the processor has no AVX-512.
-KINDS = {"plain": none, "int8": int8, "fp8": fp8, "fp8-rows": fp8, "int4": int4, "lora": none}
+KINDS = {
+    "plain": lambda: None,
+    "int8": quantised("int-quantized", 8, "int", **ROWS),
+    "fp8": FP8,
+    "fp8-rows": FP8,
+    # Packed into integers, and activations as they are.
+    "int4": quantised("pack-quantized", 4, "int", {"strategy": "group", "group_size": 32}),
+    "lora": lambda: None,
+}
 #: Step3-VL gives its tower no quantisation, whatever the checkpoint says.
 PLAIN = ("plain", "lora")
 
 
 def main() -> int:
-    patch_vllm()
     # The same kernels on every processor: with AMX, int8 layers of 0.32 take two-dimensional inputs only, and 4-bit
     # ones quantise their inputs, too.
     torch.cpu._is_amx_tile_supported = lambda: False
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
     from scaffold.verify.numeric.recipes.base import engine_config
 
     report: dict[str, dict[str, object]] = {}
-    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
-    with tempfile.TemporaryDirectory() as scratch, set_current_vllm_config(current), torch.inference_mode():
-        start_distributed(Path(scratch))
+    with vllm_on_cpu() as current, torch.inference_mode():
         # Quantised layers ask `model_config` for the type of their inputs, all layers whether the tower is replicated.
         data = engine_config(None, ()).model_config.multimodal_config
         for kind in KINDS:
@@ -101,7 +81,7 @@ def main() -> int:
 
 
 def check(name, kind):  # type: ignore[no-untyped-def]
-    from run_tunings import same, shrink, state
+    from run_tunings import map_floats, same, shrink, state
 
     from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes.found import load_recipe
@@ -123,9 +103,8 @@ def check(name, kind):  # type: ignore[no-untyped-def]
     case = recipe.sessions()[0].cases[2]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     dtype = torch.get_default_dtype()
-    inputs = {n: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for n, v in inputs.items()}
-    near = {n: moved(v, torch.finfo(v.dtype).eps) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-            for n, v in inputs.items()}  # fmt: skip
+    inputs = map_floats(inputs, lambda value: value.to(dtype))
+    near = map_floats(inputs, lambda value: moved(value, torch.finfo(value.dtype).eps))
     if kind == "lora":
         plain = [t.clone() for t in host.embed_multimodal(**inputs)]
         activate(host)
@@ -209,7 +188,7 @@ def build(recipe, kind):  # type: ignore[no-untyped-def]
 
     from scaffold.verify.numeric.recipes import base
 
-    quantisation = KINDS[kind](recipe)
+    quantisation = KINDS[kind]()
     original = base.engine_config
 
     def configured(*arguments):  # type: ignore[no-untyped-def]

@@ -11,25 +11,17 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import prepare_release
-
-from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
+from release_process import prepare_release, vllm_on_cpu
 
 
 def main() -> int:
     prepare_release(Path(sys.argv[1]))
-    patch_vllm()
-    with tempfile.TemporaryDirectory() as scratch:
-        from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-        with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-            start_distributed(Path(scratch))
-            found = check(*sys.argv[2:])
+    with vllm_on_cpu():
+        found = check(*sys.argv[2:])
     print(json.dumps(found))
     return 0
 

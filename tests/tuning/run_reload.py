@@ -1,26 +1,29 @@
-"""Load new weights into tuned towers with graphs, by the release's own reload in all its formats, on the CPU.
+"""Managers that tune their towers and prove it, then get new weights by the release's own reload, on the CPU.
 
     python tests/tuning/run_reload.py TREE RECIPE...
 
-Prints one JSON object: for each recipe and format the largest difference to an untuned tower with the new weights, what
-eager and replays give, the parameters that moved, changed their shape or were left on the meta device.
+Prints one JSON object: for each recipe what was tuned, and the largest difference to an untuned tower in all calls of
+the recipe; with a tuning that is wrong, too (`wrong`). Then for each format of new weights the largest difference to an
+untuned tower with them, in eager and in replays, the parameters that moved, changed their shape or were left on the
+meta device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from release_process import print_checks
+from release_process import print_checks, recorded
 from reloading import kept_buffers, load_parts, shrink
-from run_tunings import build
-
-from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
+from run_tunings import configured
 
 
 def main() -> int:
@@ -31,17 +34,10 @@ def manager_of(host, config):  # type: ignore[no-untyped-def]
     """A manager on emulated graphs with the default tunings and their check."""
     import torch
 
-    from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm import EncoderCudaGraphManager
 
-    class OnCpu(EncoderCudaGraphManager):
-        def _make_backend(self):  # type: ignore[no-untyped-def]
-            backend = RecordingBackend(bodies=PYTHON_OPERATORS)
-            torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
-            return backend
-
     os.environ["VITCG_ENCODER_GRAPHS"] = json.dumps({"calibration_ms": 0, "trials": 0})
-    manager = OnCpu(config, torch.device("cpu"), torch.float32, host)
+    manager = recorded(EncoderCudaGraphManager)(config, torch.device("cpu"), torch.float32, host)
     manager.capture((0, 0))
     return manager
 
@@ -50,34 +46,36 @@ def check(name):  # type: ignore[no-untyped-def]
     import torch
     from vllm.model_executor.model_loader.reload import layerwise
 
-    from scaffold.runtime.tuning import largest_error
+    from scaffold.runtime.tuning import attention, largest_error, mlp
     from scaffold.verify.numeric.recipes.base import configure
     from scaffold.verify.numeric.recipes.found import load_recipe
 
+    attention.processors = lambda device: 4  # as in `run_tunings`
     recipe = load_recipe(name)
     sizes = recipe.model_config()
     shrink(sizes.vision_config)
     recipe.model_config = lambda: sizes
-    made = recipe.build
-
-    def remember():  # type: ignore[no-untyped-def]
-        host, remember.config = made()
-        return host, remember.config
-
-    recipe.build = remember
-    plain = build(recipe, torch.float32)
-    host = build(recipe, torch.float32)
+    plain = configured(recipe, torch.float32)[0]
+    host, config = configured(recipe, torch.float32)
     session = recipe.sessions()[0]
-    configure(remember.config, session, recipe.modalities)
+    configure(config, session, recipe.modalities)
     layerwise.record_metadata_for_reloading(host)
-    manager = manager_of(host, remember.config)
+    found = {}
+    if name == "qwen2_vl":
+        wrong = {"QuickGELU": lambda x, width: x}
+        with warned() as warnings, mock.patch.dict(mlp.FusedActivations._KERNELS, wrong):
+            manager = manager_of(host, config)
+        found["wrong"] = served(manager, plain, recipe, session) | {"warnings": warnings}
+        manager.tuned.undo()
+    with warned() as warnings:
+        manager = manager_of(host, config)
+    found |= served(manager, plain, recipe, session) | {"warnings": warnings}
     case = session.cases[2]
     inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     places = {n: p.data_ptr() for n, p in host.named_parameters()}
     shapes = {n: p.shape for n, p in plain.named_parameters()}
-    found = {"applied": {o.name: len(o.applied) for o in manager.tuned.outcomes if o.applied}}
     before = [t.clone() for t in manager.execute(dict(inputs))]
-    found["first"] = largest_error(before, list(host.embed_multimodal(**inputs)))
+    found["first"] = largest_error(before, list(plain.embed_multimodal(**inputs)))
     for seed, (kind, load) in enumerate(FORMATS.items()):
         weights = new_weights(plain, seed)
         with kept_buffers(host):
@@ -104,6 +102,41 @@ def check(name):  # type: ignore[no-untyped-def]
         for n, p in plain.named_parameters() if "language" not in n
     )  # fmt: skip
     return found
+
+
+@contextlib.contextmanager
+def warned():  # type: ignore[no-untyped-def]
+    """What the tunings warn of."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("scaffold.runtime.tuning")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
+
+
+def served(manager, plain, recipe, session):  # type: ignore[no-untyped-def]
+    """What was tuned, and all calls of a session against an untuned host of the same weights."""
+    import torch
+
+    from scaffold.runtime.tuning import largest_error
+
+    errors = []
+    for number, case in enumerate(session.cases):
+        if manager.supports_modality(case.modality):
+            inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(number))
+            want = [t.clone() for t in plain.embed_multimodal(**inputs)]
+            errors.append(largest_error(manager.execute(dict(inputs)), want))
+    return {
+        "applied": {o.name: len(o.applied) for o in manager.tuned.outcomes if o.applied},
+        "proved": [o.error for o in manager.tuned.outcomes if o.applied],
+        "rounding": manager.tuned.rounding,
+        "worst": max(errors),
+        "calls": len(errors),
+        "served": manager.graph_hits,
+        "failed": len(manager.core.report.failed),
+    }
 
 
 def new_weights(plain, seed):  # type: ignore[no-untyped-def]

@@ -52,7 +52,7 @@ def worker(size: int, names: list[str]) -> int:
 
 def check(name, mode, rank):  # type: ignore[no-untyped-def]
     import torch
-    from run_tunings import same, shrink, state
+    from run_tunings import map_floats, same, shrink, state
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base
@@ -81,9 +81,7 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
     before = state(host)
 
     def prove(step):  # type: ignore[no-untyped-def]
-        near = {n: moved(v, step) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-                for n, v in inputs.items()}  # fmt: skip
-        return host.embed_multimodal(**near)
+        return host.embed_multimodal(**map_floats(inputs, lambda value: moved(value, step)))
 
     tuned = tune(host, prove=prove)
     error = largest_error(list(host.embed_multimodal(**inputs)), want)

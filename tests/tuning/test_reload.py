@@ -1,27 +1,23 @@
-"""Weights that change under a tuned tower with graphs, by every release's own reload, on real vision classes."""
+"""Managers that tune their towers: what they serve, and weights that change under them by each release's reload."""
 
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from release_process import last_line, run_script
+from test_tunings import EXPECTED, FIVE, RELEASES
 
-MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
-RELEASES = [
-    pytest.param(version, marks=() if version == "0.33.0" else pytest.mark.slow)
-    for version in ("0.23.0", "0.24.0", "0.27.0", "0.30.0", "0.33.0")
-]
 FORMATS = ("checkpoint", "kernel", "loaders", "discarded", "shards", "checkpoint again")
 
 #: The release's own port gives wrong replays before anything is reloaded, with tunings and without.
-WRONG_BEFORE = {("step3_vl", "0.24.0")}
+WRONG_BEFORE = {("step3_vl", "0.23.0"), ("step3_vl", "0.24.0")}
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
 @lru_cache(maxsize=8)
 def run_of(tree):
-    return run_script(Path(__file__).with_name("run_reload.py"), tree, *MODELS)
+    return run_script(Path(__file__).with_name("run_reload.py"), tree, *FIVE)
 
 
 @pytest.fixture
@@ -31,13 +27,37 @@ def report(request, release_tree):
     return request.param, last_line(done)
 
 
-@pytest.mark.parametrize("report", RELEASES, indirect=True)
-@pytest.mark.parametrize("model", MODELS)
+every_release = pytest.mark.parametrize("report", RELEASES, indirect=True)
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
+def test_a_manager_tunes_and_proves_before_it_captures(report, model):
+    release, found = report[0], report[1][model]
+    assert found["applied"] == EXPECTED[model]
+    assert 0 < found["rounding"] < 1e-4
+    assert all(error <= 1e-4 for error in found["proved"])
+    assert found["worst"] <= 1e-4 or (model, release) in WRONG_BEFORE
+    assert (found["failed"], found["warnings"]) == (0, [])
+    assert found["calls"] >= 5
+    assert found["served"] > 0
+
+
+@every_release
+def test_a_tuning_that_is_wrong_is_off_in_the_manager_with_one_warning(report):
+    found = report[1]["qwen2_vl"]["wrong"]
+    (warning,) = found["warnings"]
+    assert "the tuning fused-activations was taken back: its error of" in warning
+    assert found["applied"] == {name: n for name, n in EXPECTED["qwen2_vl"].items() if name != "fused-activations"}
+    assert found["worst"] <= 1e-4
+
+
+@every_release
+@pytest.mark.parametrize("model", FIVE)
 def test_new_weights_arrive_in_graphs_and_in_eager(report, model):
     release, found = report[0], report[1][model]
     right = found["first"] <= 1e-5
     assert right or (model, release) in WRONG_BEFORE
-    assert found["applied"]["pad-mlp"] >= 2
     for kind in FORMATS:
         seen = found[kind]
         assert seen["changed"] > 0.5, kind  # the new weights are other ones
