@@ -1,11 +1,12 @@
-"""The common parts of the pages on measurements. A page is a function from `results/` to its whole text.
+"""The common parts of the pages on measurements. A page is a text of `texts/` with its holes filled from `results/`.
 
-`measured_*.py` beside this file make one page each; `pages.py` writes or checks them. Nothing on a page of
-`docs/measured/` is written by hand, and no number is typed in a generator: a test reads their string literals.
+`measured_*.py` beside this file compute what fills them; `pages.py` writes or checks the pages. Nothing on a page of
+`docs/measured/` is written by hand, and no number is typed in a text or a generator: a test reads both.
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import re
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from measured_code import told
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
+TEXTS = Path(__file__).resolve().parent / "texts"
 MADE = "<!-- made by benchmarks/pages.py from benchmarks/results/: do not edit -->"
 
 #: Names of models for readers, in the order of the pages. A shipped model that is not named here is last, and has the
@@ -80,6 +83,25 @@ def page(name: str, answers: str, script: str, results: Iterable[str], *parts: s
     """`docs/measured/NAME.md`: a heading, the parts, and the origin of the numbers at the end."""
     found = tuple(results)
     return Page(f"docs/measured/{name}.md", document(*parts, *sources(script, found)), answers, found)
+
+
+def text_page(name: str, results: Iterable[str], known: Mapping[str, Any]) -> Page:
+    """`docs/measured/NAME.md` from `texts/NAME.md`: a head, and Markdown whose holes are expressions of `known`.
+
+    The head has the page's question, and the script where the page ends with the origin of its numbers.
+    """
+    found = tuple(results)
+    head, text = filled(name, known)
+    origin = sources(head["script"], found) if "script" in head else ()
+    return Page(f"docs/measured/{name}.md", document(text, *origin), head.get("question", ""), found)
+
+
+def filled(name: str, known: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The head of a text, and the text with its holes filled."""
+    head, _, text = (TEXTS / f"{name}.md").read_text(encoding="utf-8").partition("\n\n")
+    said = dict(line.split(": ", 1) for line in head.splitlines())
+    always = {**vars(builtins), "NAMES": NAMES, "bullets": bullets, "over": over}
+    return said, jinja2.Template(text, undefined=jinja2.StrictUndefined).render(always | dict(known))
 
 
 def picture(name: str, text: str) -> Page:

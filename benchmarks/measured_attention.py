@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from measured import ROOT, Page, load, page, table
+from measured import ROOT, Page, load, table, text_page
 
 sys.path.insert(0, str(ROOT))
 
@@ -38,27 +38,9 @@ def pages() -> list[Page]:
     processors = result["processors"]
     shares = [share(row, processors) for row in result["rows"]]
     losses = [row["us"][chosen(row, processors)] / best(row) for row in result["rows"]]
-    text = page(
-        "attention",
-        "Which attention kernel is fastest for how many rows?",
-        "benchmarks/attention_gpu.py",
-        ["attention_h200"],
-        "# Attention kernels",
-        f"""The kernel that [`fitted-attention`](../tuning.md) takes needs {min(shares):.2f} to {max(shares):.2f} of
-        the time of FlashAttention 3 as vLLM calls it, {statistics.geometric_mean(shares):.2f} in the geometric mean of
-        {len(shares)} shapes. The fastest kernel of the same shape would gain at most {100 * max(losses) - 100:.0f} %
-        more.""",
-        f"""Microseconds of one call with {result["rows"][0]["heads"]} heads in bfloat16. A kernel of FlashAttention 4
-        is named after the rows and columns of its tile. Bold is what `fitted-attention` takes. *n x m* are n packed
-        sequences of m rows; *tiles* are the same as one batch.""",
-        *(text for size in flash4.KERNELS for text in (f"## Heads of {size} lanes", of(result, size))),
-        "## How it was measured",
-        """A time is the median of seven replays of a graph of eight calls, in the second of two passes over all
-        kernels. Queries, keys and values are strided views of one tensor, as a projection leaves them. Every kernel
-        is compared with attention in float32, and on random sequences, some of them empty, with rows behind all of
-        them: it writes none of these rows.""",
-    )
-    return [text]
+    parts = [part for size in flash4.KERNELS for part in (f"## Heads of {size} lanes", of(result, size))]
+    known = {"shares": shares, "losses": losses, "mean": statistics.geometric_mean, "parts": parts}
+    return [text_page("attention", ["attention_h200"], {**known, "heads": result["rows"][0]["heads"]})]
 
 
 def of(result: Mapping[str, Any], size: int) -> str:

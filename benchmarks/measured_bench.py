@@ -5,7 +5,7 @@ A result is a file that `bench -o` wrote, kept as `results/bench_NAME_MODEL.json
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Page, load, page, picture
+from measured import NAMES, RESULTS, Page, load, picture, text_page
 
 from scaffold.measure.benchreport import Benchmark, to_markdown
 from scaffold.measure.pictures import benchmark_dots
@@ -31,15 +31,4 @@ def pages() -> list[Page]:
             f"![time of a call over an exact graph]({name}.svg)",
         )
     ]
-    text = page(
-        "bench",
-        "What does the command `bench` print?",
-        "vitcg-scaffold bench",
-        found,
-        "# The command `bench`",
-        """`vitcg-scaffold bench` wrote these tables and pictures. [Measuring an encoder](../bench.md) says how to
-        make them on your machine, and what makes the numbers comparable. vLLM has a port of Qwen2.5-VL and InternVL.
-        The others have the port that `init --yes` drafts.""",
-        *texts,
-    )
-    return [text, *pictures]
+    return [text_page("bench", found, {"texts": texts}), *pictures]

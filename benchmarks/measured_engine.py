@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine_statistics import LEVEL, TURNS
-from measured import NAMES, Page, PageError, by_model, load, low_high, page, table
+from measured import NAMES, Page, PageError, by_model, load, low_high, table, text_page
 
 MODES = ("eager", "vllm_graphs", "ours")
 #: Names of the models for readers.
@@ -28,93 +28,9 @@ SMALL = ("1 x 224x224", "4 x 336x336", "1 x 448x448")
 def pages() -> list[Page]:
     parts = ("", "_small", "_x2", "_vllm_0_26", "_stream", "_layouts", "_x2_layouts", "_no_video", "_video")
     main, small, pair, old, served, layouts, layouts_pair, *videos = (load(f"engine_h200{part}") for part in parts)
-    return [
-        page(
-            "engine",
-            "What does a request gain in the whole engine?",
-            "benchmarks/engine_gpu.py",
-            [*(f"engine_h200{part}" for part in parts), *COMMANDS],
-            "# The whole engine",
-            f"""{gain(main)} Ours is slower at none of these sizes.""",
-            verdicts(main),
-            """The table counts image sizes. *encoder* is the encoder of a request alone, as the runner calls it.
-            *engine* is a request from its processed images on. *request* includes the processing of its images on
-            the processor, which is the same for all.""",
-            "## How it was measured",
-            """The models have the sizes of published checkpoints and random weights, FlashAttention 3 and no
-            video. The plugin has its default settings. A request asks for one output token, and requests come one
-            at a time. All engines start at once and stay up. In each turn every engine, in random order, gets one
-            request of each size.""",
-            f"""Medians are of all engines of a mode. A difference is the median of the differences within turns,
-            with a {100 * LEVEL:.0f} % bootstrap interval. *faster* means that the interval and every pair of
-            engines agree; *undecided* means that they do not. A count of pairs behind *undecided* means that the
-            interval decides and only so many pairs agree. With fewer than {TURNS} turns there is no such interval:
-            the table shows the extremes, and *faster* means that each sample of ours is below each of the other's.""",
-            """Where the table says *undecided*, the encoder's gain over vLLM's graphs is within the noise of the
-            rest of a request. Part of the encoder's gain is the [tuned tower](tuning.md). Eager is bound by
-            launches for all but the largest image, which depends on the processor.""",
-            "## One GPU",
-            times(main),
-            "### Answers",
-            """Each engine answers with eight tokens for three pictures of each size. A *tie* is a token where
-            eager's own two best are close to each other. Tuning changes the rounding. With `tuning` off our
-            answers differ from eager's no more than those with vLLM's graphs.""",
-            answers(main),
-            "### Mixed stream",
-            f"""{tail(served)} Requests come eight at a time and ask for eight tokens. Most have one image and the
-            rest two to four, of random sizes and shapes, processed beforehand. Each number is of one engine. In later
-            passes the same requests come again.""",
-            """These engines run in processes of their own, as in a server, and each is idle while another runs its
-            pass. Ours captures graphs then. Which requests share a batch differs from engine to engine, so answers
-            differ where rounding does.""",
-            stream(served),
-            "### Memory and start",
-            """KV caches have one size. Device memory is what torch has reserved. All engines start at the same
-            moment on one machine: the times compare with each other, and an engine that starts alone is faster.""",
-            memory(main),
-            "## Small images",
-            """A small image gains a few milliseconds of a request that takes tens. So the three smallest sizes
-            were measured alone, with three engines of each mode with graphs and more turns.""",
-            times(small),
-            answers(small),
-            "## Videos allowed",
-            f"""`vllm serve` allows videos unless you say otherwise, and the tables above allow none. These engines
-            ran one set after the other on one GPU, one engine of each mode. {widest(*videos)}""",
-            both(*videos),
-            "## Two GPUs",
-            """Tensor parallel 2 with `--mm-encoder-tp-mode data` and one engine of each mode, so no line says
-            faster or slower. A request takes longer here than on one GPU, for all modes, and its time varies more.
-            The two models were measured one after the other. Memory is that of the rank that has more.""",
-            times(pair),
-            answers(pair),
-            memory(pair),
-            "## vLLM 0.26",
-            """With `VLLM_USE_V2_MODEL_RUNNER=0`: the V2 runner, which that release takes by default, captures no
-            encoder graphs there. A pass in which graphs are captured may take longer than eager's.""",
-            verdicts(old),
-            times(old),
-            answers(old),
-            stream(old),
-            memory(old),
-            "## Other layouts",
-            f"""Mistral 3 (`rows`) and LLaVA-NeXT (`cut`), which vLLM has no graphs for: its engine is the eager one.
-            {against_eager(layouts)}""",
-            verdicts(layouts),
-            times(layouts),
-            """Where an image alone keeps the GPU busy, a graph saves nothing. Ours then runs the model's own code up to
-            the encoder before it replays, and the GPU waits for that.""",
-            answers(layouts),
-            stream(layouts),
-            memory(layouts),
-            """On two GPUs with tensor parallel 2, where vLLM takes `--mm-encoder-tp-mode weights` for these models: a
-            graph holds the collectives of the encoder. There is one engine of each mode.""",
-            times(layouts_pair),
-            answers(layouts_pair),
-            stream(layouts_pair),
-            "## The commands of the guide",
-            *commands(),
-        )
-    ]
+    known = {"main": main, "small": small, "pair": pair, "old": old, "served": served, "layouts": layouts}
+    known |= {"layouts_pair": layouts_pair, "videos": videos}
+    return [text_page("engine", [*(f"engine_h200{part}" for part in parts), *COMMANDS], globals() | known)]
 
 
 def tail(result: dict[str, Any]) -> str:
@@ -149,13 +65,10 @@ def gain(result: dict[str, Any]) -> str:
     at least {100 * min(large):.0f} % less than with vLLM's graphs for 1280x720."""
 
 
-def commands() -> Iterator[str]:
+def commands() -> str:
     """The commands of the guides that ran on a GPU."""
-    yield """`benchmarks/engine_commands.py` ran the commands of [operators](../operators.md) on GPUs, and those of all
-    guides that measure. The servers were up at once, and each answered chat requests with pictures. The CPU tests run
-    all others."""
     rows = [(name, one) for name in COMMANDS for one in load(name)["commands"]]
-    yield table(
+    return table(
         ["command", "outcome", "GPUs"],
         [[f"`{one['command']}`", one["outcome"], "2" if "x2" in name else "1"] for name, one in rows],
     )

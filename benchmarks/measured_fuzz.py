@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from measured import Page, document, load, table
+from measured import Page, load, table, text_page
 
 WHAT = {
     "descriptor": "changed descriptors, read and checked",
@@ -18,20 +18,7 @@ WHAT = {
 
 
 def pages() -> list[Page]:
-    text = document(
-        "# Hostile input",
-        """Every trial changes an input at random from a seed. It fails by anything but a result or a diagnostic: a
-        traceback, too much CPU time, a file that is neither old nor new, text of a descriptor that became code.""",
-        tried(),
-        "## How it was measured",
-        """`make fuzz-figures` runs each kind up to its number of trials (`tests/fuzz/fuzzing.py`). It notes the
-        finished seeds with a hash of `scaffold/` and `templates/`, so that a stopped run goes on where it was. The
-        last column counts these hashes. `make fuzz` goes on until it is stopped, and CI runs a share with fixed
-        seeds.""",
-        "The record is `benchmarks/results/fuzz.json`.",
-    )
-    question = "Does hostile input end in anything but a result or a diagnostic?"
-    return [Page("docs/measured/fuzz.md", text, question, ("fuzz",))]
+    return [text_page("fuzz", ("fuzz",), globals())]
 
 
 def tried() -> str:

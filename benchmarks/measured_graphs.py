@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Page, PageError, load, page, table
+from measured import NAMES, RESULTS, Page, PageError, load, table, text_page
 from measured_ports import release
 
 MANAGERS = ("vLLM's manager", "our manager")
@@ -52,20 +52,4 @@ def pages() -> list[Page]:
                     "did not run" if row["outcome"] == "failed" else row["outcome"],
                 ]
             )
-    return [
-        page(
-            "graphs",
-            "Do the shipped ports hold on real CUDA graphs?",
-            "benchmarks/graphs_gpu.py",
-            names,
-            "# Ports on real graphs",
-            f"""Every shipped port{but(names)} was proven on real CUDA graphs, with vLLM's manager and with ours.""",
-            table(head, lines),
-            "## How it was measured",
-            """`vitcg-scaffold verify --device cuda` ran for every shipped descriptor. It builds the release's real
-            classes, tiny and in float16. The release's own manager captures them, and then ours does. The memory
-            of the graphs is filled with NaN before every call.""",
-            """An error is the largest difference from eager results of the pristine class, relative to the largest
-            value. On the GPU the ported classes return the same eager results as the pristine ones.""",
-        )
-    ]
+    return [text_page("graphs", names, {"but": but(names), "ports": table(head, lines)})]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from measured import Page, load, page, sheet
+from measured import Page, load, sheet, text_page
 
 NAME = "host_cpu"
 
@@ -30,21 +30,5 @@ def pages() -> list[Page]:
         for other in ("re-entrant", "upstream")
     )
     longest = max(row["ms"]["explicit"] for row in rows)
-    made = page(
-        "host",
-        "How much work does the host have for a call of an explicit port?",
-        "benchmarks/host_cpu.py",
-        [NAME],
-        "# Host time of a port",
-        """The forms of one port, in vLLM's own manager. The models are tiny, a replay does nothing, and everything is
-        in host memory. So the times are what the host does around a replay. A process of its own runs each form, and
-        the processes take turns.""",
-        f"""An explicit port took {min(older):.2f} to {max(older):.2f} of the time of the re-entrant form of the same
-        port, and at most {longest:.2f} ms a call.""",
-        f"""Beside upstream's port of the same model it took {min(beside):.2f} to {max(beside):.2f} times as long. Its
-        results go through the model's own code, which arranges crops with einops. Upstream has a second, shorter copy
-        of that code in its port. Ours gives the model's code integers for sizes, and expands newlines without einops
-        (`explicit.rewrite`).""",
-        sheet(COLUMNS, rows),
-    )
-    return [made]
+    known = {"older": older, "beside": beside, "longest": longest, "times": sheet(COLUMNS, rows)}
+    return [text_page("host", [NAME], known)]

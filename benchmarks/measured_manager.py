@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from measured import NAMES, Page, bullets, by_model, exists, load, mean, over, page, picture, sheet, table
+from measured import NAMES, Page, by_model, exists, load, mean, over, picture, sheet, table, text_page
 
 from scaffold.measure.pictures import BLUE, GREEN, GREY, RED, ratio_dots
 
@@ -38,45 +38,7 @@ def over_exact(kind: str) -> list[float]:
 def pages() -> list[Page]:
     # The result keeps no name of the backend of a whole run; its rows do.
     (backend,) = {row["backend"] for row in rows()}
-    text = page(
-        "manager",
-        "How close does a call come to a graph of exactly its size?",
-        "benchmarks/manager_gpu.py",
-        ["manager_h200", *filter(exists, BACKENDS.values())],
-        "# The runtime manager",
-        "![time of a call relative to an exact graph](manager_h200.svg)",
-        over_all(),
-        f"""The attention backend is {backend}, the precision bfloat16, and a call has at most eight items. *exact*
-        is a graph that was captured for exactly that input: no manager can beat it. Ratios are geometric means
-        over the workloads of a model. *noise* is the largest difference between two medians of the same thing
-        (`exact` or eager, measured under two names).""",
-        ratios(models()),
-        "## The bounds",
-        f"""We want a mean of at most {TARGETS["ours/exact"]} of an exact graph with the default ladder and
-        {TARGETS["ours_fitted/exact"]} with a fitted one, {WORST} at worst, and no call slower than eager.""",
-        bullets(not_reached()) or "Every model reaches these bounds.",
-        """Two costs are left. The host prepares the call before it launches the graph. And a graph is captured for
-        as many sequences as a batch can have: attention skips those that a call leaves empty, which costs it some
-        time.""",
-        "## Equal results",
-        right(),
-        "## Other attention backends",
-        bullets(other_backends()),
-        """With FLASHINFER vLLM rounds the bounds of a call up. A graph is captured for bounds that are rounded the
-        same way; with the bare bounds of the model every call would run eager.""",
-        "## Start-up",
-        """Without tuned towers, and with all that start-up holds for later: [the page of operators](../operators.md)
-        has the memory with the defaults.""",
-        starts(),
-        "## Memory",
-        *memory_of_graphs(),
-        "## Icons",
-        *icons(),
-        "## How it was measured",
-        """Towers have real sizes and random weights. Calls rotate over the workloads, so no manager finds its
-        buffers filled by the same sizes. The ways of one workload run in random order. Every result is compared
-        with the model's own eager embeddings first, and a wrong one ends the run.""",
-    )
+    text = text_page("manager", ["manager_h200", *filter(exists, BACKENDS.values())], globals() | {"backend": backend})
     return [text, picture("manager_h200", drawn(load("manager_h200")))]
 
 
@@ -103,7 +65,7 @@ def starts() -> str:
     return sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 
-def memory_of_graphs() -> Iterator[str]:
+def memory_of_graphs() -> str:
     """MiB of one more graph for each model."""
 
     def one_more(row: Mapping[str, Any]) -> str:
@@ -114,13 +76,10 @@ def memory_of_graphs() -> Iterator[str]:
         ("model", "{name}"), ("one more graph, MiB", one_more), ("at start-up, MiB", "{start_memory_mb[ours]:.0f}"),
         ("vLLM's graphs, MiB", "{graph_memory_mb[vllm]:.0f}"),
     )  # fmt: skip
-    yield """All graphs of a model share one pool, so the first ones take most of the memory. One more takes what its
-    recorded kernels and its metadata take. For these and for what is kept of sizes start-up holds a share of the first
-    ones ([how](../promises.md#memory)); nothing of ours takes more later."""
-    yield sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
+    return sheet(columns, ({"model": name, **measured} for name, (_, measured) in models().items()))
 
 
-def icons() -> Iterator[str]:
+def icons() -> str:
     """Inputs below the smallest budget of the models, on their own graphs."""
     small = [row for found in by_model(rows()).values() for row in found if "56x56" in row["workload"]]
     columns = (
@@ -129,9 +88,7 @@ def icons() -> Iterator[str]:
         ("vLLM", over("vllm_ms", "exact_ms")), ("ours", over("ours_ms", "exact_ms")),
         ("ours, fitted ladder", over("ours_fitted_ms", "exact_ms")),
     )  # fmt: skip
-    yield """Images below the smallest budget of a model get graphs of their own while the worker is idle. Times
-    are relative to an exact graph."""
-    yield sheet(columns, small)
+    return sheet(columns, small)
 
 
 def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from measured import NAMES, RESULTS, Page, PageError, load, mean, page, table
+from measured import NAMES, RESULTS, Page, PageError, load, mean, table, text_page
 
 #: A result is right when its largest difference to eager is below this share of the largest value.
 BOUND = 0.05
@@ -69,24 +69,6 @@ def pages() -> list[Page]:
             ]
         )
     head = ["vLLM", "model", "attention", "upstream right", "generated right"]
-    return [
-        page(
-            "ports",
-            "Are the generated ports right, and as fast as the ports in vLLM?",
-            "benchmarks/ports_gpu.py",
-            results(),
-            "# Generated ports beside upstream's",
-            """The generated port was right on every workload. Upstream's hand-written ports were wrong on some;
-            [compared with upstream](../compared-with-upstream.md#better) names the causes.""",
-            table([*head, "generated / upstream time, where upstream is right"], lines),
-            "## How it was measured",
-            """Both ports ran in one process on one GPU: the same tower, the same manager (vLLM's own), real sizes
-            and random weights. vLLM captured one set of graphs with video enabled, and for the rows of 15 workloads
-            another one for images alone. The workloads are images and videos of several sizes, and calls rotate
-            over them. Time is that of the whole `execute()` call.""",
-            f"""A result is *right* when its largest difference from the model's eager embeddings is below
-            {100 * BOUND:.0f} % of the largest value. The largest difference of a generated port is
-            {100 * largest:.1f} %. Every wrong result differs by more than {math.floor(100 * min(wrong))} % or is
-            not finite.""",
-        )
-    ]
+    ports = table([*head, "generated / upstream time, where upstream is right"], lines)
+    known = {"ports": ports, "bound": BOUND, "largest": largest, "least": math.floor(100 * min(wrong))}
+    return [text_page("ports", results(), known)]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from measured import RESULTS, Page, bullets, document, load, picture, table
+from measured import RESULTS, Page, bullets, document, filled, load, picture, table
 
 from scaffold.measure.pictures import BLUE, FRAME, GREEN, GREY, ORANGE, ROW, chart
 
@@ -23,27 +23,8 @@ Row = Mapping[str, Any]
 
 def pages() -> list[Page]:
     surveys = [load(path.stem) for path in sorted(RESULTS.glob("reach_*.json"))]
-    text = document(
-        "# Reach",
-        """`make reach` asks three questions of every multimodal architecture of a release. Does `init --yes` draft
-        it with the first candidate of every question? Does `new` prove the port statically? Does `verify` prove it
-        numerically? It writes nothing into the release.""",
-        """* *proven statically*: the port is generated and every static proof holds. The numerical proof has the last
-        word.
-* *without a second run*: the port runs no code of the model twice. Those of `cut`, `rows` and `crops` do, but for
-        an `explicit` one: `new` refuses them in a tree, since they are [for adapters](concepts.md#the-cut).
-* *pass*: the release's real classes return the same embeddings with the port as without it. *none*: nothing could
-        build the model small, so only the static proofs hold. *outdated*: the result belongs to other generated code.
-        *not run*: it has not run.
-* *configuration*: `found` is the class that the model asks for, with its defaults, or with usual sizes of images
-        and of windows where these contradict each other (Qwen3-ASR). `given` are values in the shape of a
-        checkpoint's `config.json` that come with the tool (`scaffold/verify/numeric/known/`), for models whose values
-        neither vLLM nor transformers holds. `recipe` is a shipped recipe, where the automatic one cannot build
-        the model. A guessed value may differ from your checkpoint's. Older rows do not record guesses. OpenVLA ran with
-        timm installed, and Cohere ASR, FunASR, Granite Speech and MiDashengLM with torchaudio. Inkling's values are the
-        defaults of its classes in transformers.""",
-        *(part for survey in surveys for part in section(survey)),
-    )
+    sections = [part for survey in surveys for part in section(survey)]
+    text = document(filled("reach", {"sections": sections})[1])
     pictures = [picture(f"reach_{survey['release']}", drawn(seeing(survey["rows"]))) for survey in surveys]
     return [Page("docs/reach.md", text), *pictures]
 

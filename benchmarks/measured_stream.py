@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from measured import NAMES, Page, bullets, load, low_high, over, page, sheet, table, wrapped
+from measured import NAMES, Page, load, low_high, over, sheet, table, text_page, wrapped
 
 #: Bounds of a first pass over vLLM's: its sum, and its slowest calls.
 SUM, SLOWEST = 0.90, 1.00
@@ -41,67 +41,7 @@ def first_over_vllm(tuning: str) -> list[float]:
 
 
 def pages() -> list[Page]:
-    return [
-        page(
-            "streams",
-            "How fast are calls of sizes that come for the first time?",
-            "benchmarks/stream_gpu.py",
-            ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, COLD, BEFORE, AFTER],
-            "# Traffic of new sizes",
-            f"""On a first pass, after an idle moment, ours takes {in_words("on")} of the time of vLLM's manager,
-            and {in_words("off")} without tuning.""",
-            """A stream is a list of calls that hardly repeat a size. A pass runs each call once, in random order.
-            Nothing waits between the start and the first pass, nor between passes: our manager captures graphs
-            then. The tables add up `execute()` over a pass, in milliseconds.""",
-            """* `mixed`: one to three images of all sizes and shapes
-* `photos`: one or two photographs and screenshots at common resolutions
-* `documents`: one or two pages, scanned
-* `videos`: one clip
-* `tiles`: one to three images that the model cuts into tiles""",
-            streams(),
-            "## The bounds",
-            f"""We want a first pass to take at most {SUM:.2f} of vLLM's sum, its slowest calls at most
-            {SLOWEST:.2f} of vLLM's, and no later pass to be slower than the one before it. A later pass counts as
-            slower when it takes {100 * SLOWER:.0f} % more.""",
-            bullets(not_reached()) or "Every stream reaches these bounds.",
-            f"""Each pass has every call eager, too, so that the GPU is equally hot in all. A stream has
-            {min(sizes())} to {max(sizes())} calls: one call decides the slowest of a short one.""",
-            "## Images where videos are allowed",
-            """`vllm serve` allows videos unless you say otherwise. A graph with room for their frames has a sequence
-            for each of its tokens, and attention spends time on each. Our manager captures graphs of images alone
-            beside these. The second pass of each stream, in milliseconds, with vLLM's default of items in a graph;
-            ours runs our adapters.""",
-            served(),
-            f"""We want images to take at most {MORE:.0%} more time than without videos.""",
-            bullets(served_slower()) or "Every stream reaches this bound.",
-            "## Explicit ports",
-            explicit_of(),
-            explicit(),
-            "## Other layouts",
-            """Models whose ports capture one call (`cut`, `crops`, `rows`), with their ports of a tree, in both
-            managers. Sums of a pass over eager's (first pass) and over vLLM's (each pass), and the slowest calls of the
-            first pass over vLLM's.""",
-            layouts(),
-            """They miss the bounds above here:""",
-            bullets(not_reached(*LAYOUTS)),
-            """Graphs do not pay for MiniCPM-V with several slices: its encoder keeps the GPU busy by itself. Our
-            manager measures that when it starts, and leaves these calls to the model's own code. vLLM's manager
-            replays.""",
-            "### The slowest call",
-            compiled(),
-            "### Without an idle moment",
-            cold(),
-            "## Start",
-            """The table shows the capture in the process of the streams. Ours ran first and vLLM's last, so vLLM's
-            found all kernels loaded. With tuning the time includes the compilation of the tuned kernels where they
-            come for the first time.""",
-            starts(),
-            "## Plans",
-            plans(),
-            """The plans of hundreds of sizes do not fit into the memory for plans where position embeddings are as
-            large as the pixels, as in Qwen3-VL. So most calls of its streams plan anew.""",
-        )
-    ]
+    return [text_page("streams", ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, COLD, BEFORE, AFTER], globals())]
 
 
 def first_pass(name: str, tuning: str) -> dict[str, Any]:
@@ -111,27 +51,9 @@ def first_pass(name: str, tuning: str) -> dict[str, Any]:
     return next(row for row in load(name)["rows"] if tuple(row[key] for key in keys) == wanted)
 
 
-def compiled() -> str:
-    """The effect of a start-up that compiles each kind of kernel."""
-    before, after = (first_pass(name, "off") for name in (BEFORE, AFTER))
-    sums = [f"{row['ours_ms'] / row['vllm_ms']:.2f}" for row in (before, after)]
-    return f"""The slowest call of Qwen3-VL's `mixed` stream without tuning waited for Triton's compiler, which
-    made a kernel for the model's own position embeddings. The manager compiles that kernel at start-up since. On
-    one H100, {after["calls"]} calls each, the slowest call took {before["ours_p99_ms"]:.1f} ms before and
-    {after["ours_p99_ms"]:.1f} ms after (vLLM: {before["vllm_p99_ms"]:.1f} and {after["vllm_p99_ms"]:.1f} ms). The
-    first pass took {sums[0]} of vLLM's sum before and {sums[1]} after."""
-
-
 def sizes() -> list[int]:
     """Calls of each stream."""
     return [row["calls"] for row in rows("on")]
-
-
-def cold() -> str:
-    """The time of a first pass where the manager had no time to capture."""
-    row = first_pass(COLD, "on")
-    return f"""Qwen3-VL's tuned tower took {row["ours_ms"] / row["vllm_ms"]:.2f} of vLLM's sum for the
-    {row["calls"]} calls of the `mixed` stream when the first pass began right after the start."""
 
 
 def streams() -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean, over, page, picture, sheet, table
+from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean, over, picture, sheet, table, text_page
 
 sys.path.insert(0, str(ROOT))
 
@@ -48,66 +48,30 @@ def means() -> dict[str, float]:
 
 def pages() -> list[Page]:
     result, rows = load("tuning_h200"), measured_rows()
-    most = ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in means().items())
     tuned = [row for found in rows.values() for row in found]
-    errors = low_high((row["max_relative_error"] for row in tuned), 3)
-    rounding = low_high((row["rounding"] for row in tuned), 3)
+    drafted, compiled = load("drafted_towers_h100")["rows"], load("compile_h200")
     extra = [
         f"{NAMES[name]} {model['extra_mb']:.1f} MiB" for name, model in result["models"].items() if model["extra_mb"]
     ]
-    text = page(
-        "tuning",
-        "What does each tower tuning gain?",
-        "benchmarks/tuning_gpu.py",
-        ["tuning_h200", "compile_h200", "pdl_h100", "drafted_towers_h100"],
-        "# Tuned towers",
-        "![kernel time by class, untuned and tuned](tuning_h200.svg)",
-        f"""`execute()` of the tuned tower takes this share of the exact graph of the untuned one, the geometric
-        mean over the workloads: {most}.""",
-        """An exact graph is captured for exactly that input. `execute()` is the manager's whole call with padding
-        and host work. The *floor* is the time that matrix products and attention need at the rates that the same
-        run reached.""",
-        sheet(COLUMNS, (row for found in rows.values() for row in workloads(found))),
-        f"""The largest difference from the untuned eager answer is {" to ".join(errors)} of the largest value. The
-        untuned tower's own rounding is {" to ".join(rounding)} at the same workloads. Extra memory:
-        {", ".join(extra) or "none"}.""",
-        """Two things went after these runs. A block's last sum and the next block's first norm were one kernel,
-        which gained little ([why](../decisions/tunings.md)). `pad-mlp` padded 4304 to 4352, too, and both matrices
-        of an MLP.""",
-        "## Kernel time by class",
-        """Milliseconds untuned to tuned, with the floor in brackets, for one large input of each model.""",
-        classes(result),
-        """* **Qwen2.5-VL**: each norm was eight to eleven kernels, and no fast kernel loads the inner size of its
-        down-projections. Both are gone.
-* **Qwen2-VL, Step3-VL**: quick GELU was three kernels, and residual sums stood beside the norms. Each is one kernel
-        now, at the rate of a copy. Step3-VL's downsampler also transposed its weights in each call of each path; the
-        manager keeps them in that layout.
-* **Qwen3-VL**: GELU moved into the epilogue of the product before it, and queries and keys are no longer copied to be
-        rotated.
-* **InternVL**: layer scales and sums stood beside the norms.
-* **All**: attention runs in [tiles that fill the chip](attention.md). That gains most where an input
-        has few rows.""",
-        "## Each tuning alone",
-        "Milliseconds of the exact graph of the same inputs.",
-        singles(result),
-        *drafted(load("drafted_towers_h100")),
-        "## What is left",
-        f"""* Matrix products run near the rate of a large one. Attention stays above its floor for many rows: no
-        [kernel](attention.md) of this chip has tiles for heads of 72 or 112 lanes.
-* The fused kernels read and write at the rate of a copy.
-* InternVL's GELU (erf) has no epilogue. It waits for memory, not for arithmetic.
-* {largest_gap(rows)}
-* {compiled()}
-* {dependent_launch()}""",
-        "## A profile",
-        profiled(),
-        "The recording is `benchmarks/results/profile_qwen2_5_vl_3b_h200.json.gz`.",
-        "## How it was measured",
-        """Two towers with equal random weights at real sizes ran side by side with FLASH_ATTN in bfloat16. Only
-        one was tuned. Calls interleave.""",
-        runs(result),
-    )
-    return [text, picture("tuning_h200", drawn(result))]
+    known = {
+        "most": ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in means().items()),
+        "shown": sheet(COLUMNS, (row for found in rows.values() for row in workloads(found))),
+        "errors": low_high((row["max_relative_error"] for row in tuned), 3),
+        "rounding": low_high((row["rounding"] for row in tuned), 3),
+        "extra": ", ".join(extra) or "none",
+        "result": result,
+        "worst": max(tuned, key=lambda row: row["tuned_execute_ms"] / row["tuned_exact_ms"]),
+        "drafted": sheet(DRAFTED, (row for found in by_model(drafted).values() for row in found)),
+        "drafted_shares": low_high(row["tuned_ms"] / row["untuned_ms"] for row in drafted),
+        "drafted_errors": low_high(row["error"] / row["rounding"] for row in drafted),
+        "compiled": compiled,
+        "compiled_shares": low_high(row["tuned_ms"] / row["compiled_ms"] for row in compiled["rows"]),
+        "launched_shares": low_high(
+            row["dependent_us"] / row["plain_us"] for row in load("pdl_h100")["rows"] if "product" in row["kind"]
+        ),
+    }
+    results = ["tuning_h200", "compile_h200", "pdl_h100", "drafted_towers_h100"]
+    return [text_page("tuning", results, globals() | known), picture("tuning_h200", drawn(result))]
 
 
 DRAFTED = (
@@ -115,53 +79,6 @@ DRAFTED = (
     ("tuned, ms", "{tuned_ms:.2f}"), ("tuned / untuned", over("tuned_ms", "untuned_ms")),
     ("largest error", "{error:.3f}"), ("own rounding", "{rounding:.3f}"),
 )  # fmt: skip
-
-
-def drafted(result: Mapping[str, Any]) -> list[str]:
-    """The section on towers of models that were drafted."""
-    rows = [row for found in by_model(result["rows"]).values() for row in found]
-    shares = low_high((row["tuned_ms"] / row["untuned_ms"] for row in result["rows"]), 2)
-    errors = low_high((row["error"] / row["rounding"] for row in result["rows"]), 2)
-    return [
-        "## Towers of other models",
-        f"""No tuning was written for these models. The exact graph of the tuned tower takes {" to ".join(shares)} of
-        the untuned one's time. Drafts of `init --yes` are measured as they are (`benchmarks/drafted_towers_gpu.py`), at
-        the defaults of the configuration's class, which may be other sizes than a checkpoint's. FlashAttention 4, and
-        so `fitted-attention`, was not installed.""",
-        sheet(DRAFTED, rows),
-        f"The largest error is {' to '.join(errors)} of the tower's own rounding.",
-    ]
-
-
-def largest_gap(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The workload on which padding and host work cost most."""
-    row = max(
-        (row for found in rows.values() for row in found),
-        key=lambda row: row["tuned_execute_ms"] / row["tuned_exact_ms"],
-    )
-    over, budgets = row["tuned_execute_ms"] / row["tuned_exact_ms"], " and ".join(row["budgets"])
-    return f"""`execute()` is furthest from the exact graph of the tuned tower for {NAMES[row["model"]]} at
-    {row["tokens"]} tokens: {over:.2f} of it, on a graph for {budgets.replace("default/", "")} tokens."""
-
-
-def compiled() -> str:
-    """`torch.compile` of whole blocks beside the tunings: rejected."""
-    result = load("compile_h200")
-    shares = low_high((row["tuned_ms"] / row["compiled_ms"] for row in result["rows"]), 2)
-    return f"""`torch.compile` of whole blocks (`{result["mode"]}`) gains less: the tuned towers of
-    {listed([NAMES[name] for name in result["models"]])} take {" to ".join(shares)} of the compiled ones' time."""
-
-
-def dependent_launch() -> str:
-    """Programmatic dependent launch of norms: rejected."""
-    rows = [row for row in load("pdl_h100")["rows"] if "product" in row["kind"]]
-    shares = low_high((row["dependent_us"] / row["plain_us"] for row in rows), 2)
-    return f"""Programmatic dependent launch of norms in front of products, as towers have them, takes
-    {" to ".join(shares)} of the time without it."""
-
-
-def listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def fully_tuned(result: Mapping[str, Any], name: str) -> bool:

@@ -5,39 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from measured import Page, bullets, document, load, table
+from measured import Page, bullets, load, table, text_page
 
 from scaffold.cli.app import FORMER
 
 
 def pages() -> list[Page]:
     result = load("walkthrough")
-    low, high = result["load"]
-    site = result["site"]
-    desktop, phone = site["widths"]
     blocks = [f"**{block['where']}.** {renamed(block['what'])} *Now:* {block['now']}" for block in result["blocks"]]
-    text = document(
-        "# A reader's walk",
-        """A reader who had not written these pages took a clean clone, a new virtual environment and an empty cache of
-        releases. The reader ran the commands of five pages that need no GPU, without `make test`. A second reader
-        ported two further models. Somebody who is new to vLLM may stumble elsewhere.""",
-        table(
-            ["walk", "minutes"], [[f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"]]
-        ),
-        f"""The machine: {result["host"]}. Other work ran on it at the same time (a load average of {low:.0f} to
-        {high:.0f}), so an idle machine is faster.""",
-        "## Stumbling blocks",
-        bullets(blocks),
-        "## The site",
-        f"""{site["browser"]} showed all {site["pages"]} pages at {desktop} and {phone} pixels, light and dark. In
-        {site["overflowing"]} of these views something reached beyond the page's edge; wide tables, pictures and blocks
-        of code scroll by themselves.""",
-        *(part for walk in result["walks"] for part in steps(walk)),
-        f"""The record of {result["date"]} is `benchmarks/results/walkthrough.json`. Commands and options have their
-        present names here.""",
-    )
-    question = "How long does a newcomer take, and what is in the way?"
-    return [Page("docs/measured/walkthrough.md", text, question, ("walkthrough",))]
+    walks = ([f"[{walk['title']}](#{anchor(walk)})", minutes(walk)] for walk in result["walks"])
+    known = {"walks": table(["walk", "minutes"], walks), "blocks": bullets(blocks)}
+    known["steps"] = [part for walk in result["walks"] for part in steps(walk)]
+    return [text_page("walkthrough", ("walkthrough",), result | known)]
 
 
 def steps(walk: dict[str, Any]) -> list[str]:

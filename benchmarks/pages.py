@@ -3,9 +3,9 @@
     python benchmarks/pages.py            # after a results file was replaced
     python benchmarks/pages.py --check    # exit 1, with the difference, if a page is not current
 
-A new kind of result needs a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. Only two tables are
-not on a page of their own: the summary in README.md and on the start page, and the memory on the page of operators,
-each between two marks.
+A new kind of result needs a text in `texts/`, a module `measured_NAME.py` with `pages()`, and its name in `KINDS`. Only
+two tables are not on a page of their own: the summary in README.md and on the start page, and the memory on the page of
+operators, each between two marks.
 """
 
 from __future__ import annotations

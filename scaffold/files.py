@@ -17,13 +17,13 @@ class NotRegularError(OSError):
 MAX_BYTES = 10_000_000
 
 
-def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
-    """A regular file, to be read in parts. A link is followed unless `follow` is false.
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file, to be read in parts. A link is followed.
 
     Raises OSError, NotRegularError among them. A pipe is not waited for: opened as usual, it would be until somebody
     writes to it.
     """
-    return open(_open(path, follow), "rb")
+    return open(_open(path, follow=True), "rb")
 
 
 def read_regular(path: str | Path, *, limit: int = MAX_BYTES, follow: bool = True) -> bytes:

@@ -84,15 +84,9 @@ def put_methods(document: PythonDocument, edit: PutMethods) -> bool:
     if gone:
         replaced = {place for place, name, _ in members if name in block}
         place = min(replaced or gone)
-    elif edit.after is None:
+    else:
         places = [place for place, _ in _methods(node)] if edit.first else []
         place = min(places, default=len(node.body))
-    else:
-        after = [place for place, name, _ in members if name == edit.after]
-        if not after:
-            names = {name for _, name, _ in members}
-            raise missing_anchor(document.path, f"method of `{node.name}`", edit.after, names, line=node.lineno)
-        place = after[-1] + 1
     _splice(document, index, node, snippet, gone, place)
     return True
 

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from scaffold.diagnostics import DiagnosticError, Span
 
 
-def line_span(path: str, line: int, column: int = 1, end_line: int = 0, end_column: int = 0) -> Span:
-    """A span whose end defaults to its start."""
-    return Span(path, line, column, end_line or line, end_column or column)
+def line_span(path: str, line: int, column: int = 1) -> Span:
+    """An empty span."""
+    return Span(path, line, column, line, column)
 
 
 def missing_anchor(path: str, kind: str, name: str, candidates: Iterable[str], *, line: int = 1) -> DiagnosticError:

@@ -102,15 +102,13 @@ class PutMethods:
     `source` is a block without indentation: leading comments, then function definitions (decorators allowed), and
     attributes with a type between them (`name: int = 0`), which count as methods here. The methods named in `remove`
     go, with their own comments. The block takes the place of the first of its methods that the class has, else of the
-    first that goes; otherwise it follows the method `after`; otherwise it comes before the `first` method, or ends the
-    class. A method of the block that the class has already, different and not in `remove`, is a conflict: nothing
-    written by hand is replaced unasked.
+    first that goes; otherwise it comes before the `first` method, or ends the class. A method of the block that the
+    class has already, different and not in `remove`, is a conflict: nothing written by hand is replaced unasked.
     """
 
     class_name: str
     source: str
     remove: tuple[str, ...] = ()
-    after: str | None = None
     first: bool = False
 
     def __post_init__(self) -> None:
@@ -119,18 +117,13 @@ class PutMethods:
 
 @dataclass(frozen=True, slots=True)
 class PutFunction:
-    """The definitions of `source` (functions, classes, `NAME = value`) are at module level.
+    """The function of `source` is at module level. A missing one is inserted before the definition `before`.
 
-    Missing ones are inserted before the definition `before`, after the definition `after`, or at the end of the file.
     One that is there with the same meaning is left alone; a different one of the same name is a conflict.
     """
 
     source: str
-    before: str | None = None
-    after: str | None = None
-
-    def __post_init__(self) -> None:
-        assert self.before is None or self.after is None, "one anchor at most"
+    before: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +176,7 @@ class AddDictEntry:
 
 @dataclass(frozen=True, slots=True)
 class AddListEntry:
-    """The list, set or tuple literal of strings assigned to `variable` contains `value`, in order if the literal is in
-    order.
-    """
+    """The list literal of strings assigned to `variable` contains `value`, in order if the literal is in order."""
 
     variable: str
     value: str

@@ -151,15 +151,3 @@ def comments_at(text: str) -> dict[int, str]:
     lines = io.StringIO("".join(line.rstrip("\r\n") + "\n" for line in split_lines(text)))
     tokens = tokenize.generate_tokens(lines.readline)
     return {token.start[0]: token.string.lstrip("#").strip() for token in tokens if token.type == tokenize.COMMENT}
-
-
-def attached_comments(snippet: Snippet, statement: ast.stmt) -> list[str]:
-    """The comment lines of the block above `statement`, up to the statement before it; blank lines are dropped."""
-    lines = split_lines(snippet.text)
-    start = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))]) - 1
-    comments: list[str] = []
-    while start and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
-        start -= 1
-        if lines[start].strip():
-            comments.insert(0, lines[start].rstrip())
-    return comments

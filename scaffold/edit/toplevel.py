@@ -9,12 +9,12 @@ from typing import Any
 
 import libcst as cst
 
-from scaffold.edit.document import Chunk, PythonDocument, is_blank, split_lines
+from scaffold.edit.document import PythonDocument, is_blank
 from scaffold.edit.faults import bad_snippet, different_definition, unsupported_shape
 from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction, ReplaceFunction
 from scaffold.edit.sequences import BracketLayout
-from scaffold.edit.snippets import Snippet, attached_comments, indent_snippet, parse_snippet, same_meaning
-from scaffold.syntax import FunctionNode
+from scaffold.edit.snippets import indent_snippet, parse_snippet, same_meaning
+from scaffold.syntax import FunctionNode, first_line
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -33,23 +33,26 @@ def defined_name(node: ast.stmt) -> str | None:
 def put_function(document: PythonDocument, edit: PutFunction) -> bool:
     """Apply `PutFunction`. Errors: VCG430, VCG431, VCG434, VCG436."""
     snippet = parse_snippet(edit.source, document.path)
-    missing = []
-    for node in snippet.nodes:
-        name = defined_name(node)
-        if name is None:
-            raise bad_snippet(document.path, "it has statements that define no name")
-        present = [(old, index) for index, old, _ in document.statements() if defined_name(old) == name]
-        if not present:
-            missing.append(node)
-        elif len(present) > 1 or not same_meaning(present[0][0], node):
-            raise different_definition(document.path, "definition", name, present[0][0].lineno)
-    if not missing:
+    function = snippet.nodes[0]
+    if len(snippet.nodes) > 1 or not isinstance(function, FunctionNode):
+        raise bad_snippet(document.path, "it is not one function")
+    present = [old for _, old, _ in document.statements() if defined_name(old) == function.name]
+    if present:
+        if len(present) > 1 or not same_meaning(present[0], function):
+            raise different_definition(document.path, "definition", function.name, present[0].lineno)
         return False
-    anchor = edit.before or edit.after
-    place = len(document.chunks)
-    if anchor is not None:
-        place = _find_definition(document, anchor) + (edit.after is not None)
-    _insert_definitions(document, snippet, missing, place, splits_gap=edit.before is not None)
+    found = [(index, node) for index, node, _ in document.statements() if defined_name(node) == edit.before]
+    names = [defined_name(node) for _, node, _ in document.statements()]
+    place, _ = document.only("definition", edit.before, found, (name for name in names if name))
+    following = document.chunks[place]
+    above, own = following.split_gap()
+    document.chunks[place] = replace(following, gap=2 * document.newline + own)
+    lines, top = snippet.text.splitlines(keepends=True), first_line(function) - 1
+    code = parse_snippet("".join(lines[top:]), document.path)
+    # Comments of a section above the anchor stay above.
+    gap = above if not is_blank(above) else 2 * document.newline if place else ""
+    comments = "".join(line.rstrip() + document.newline for line in lines[:top] if line.strip())
+    document.chunks.insert(place, document.make_chunk(gap + comments, indent_snippet(code, document, "")))
     return True
 
 
@@ -71,49 +74,6 @@ def replace_function(document: PythonDocument, edit: ReplaceFunction) -> bool:
 def _overloads(node: FunctionNode) -> bool:
     """Whether a function is a further type of one that follows."""
     return any(ast.unparse(one).rpartition(".")[2] == "overload" for one in node.decorator_list)
-
-
-def _find_definition(document: PythonDocument, name: str) -> int:
-    found = [(index, node) for index, node, _ in document.statements() if defined_name(node) == name]
-    names = [defined_name(node) for _, node, _ in document.statements()]
-    return document.only("definition", name, found, (item for item in names if item))[0]
-
-
-def _insert_definitions(
-    document: PythonDocument, snippet: Snippet, nodes: list[ast.stmt], place: int, *, splits_gap: bool
-) -> None:
-    new: list[Chunk] = []
-    blank = document.newline
-    lines = snippet.text.splitlines(keepends=True)
-    previous = document.chunks[place - 1] if place else None
-    for node in nodes:
-        comments = attached_comments(snippet, node)
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        piece = parse_snippet("".join(lines[first - 1 : node.end_lineno]), document.path)
-        code = indent_snippet(piece, document, "")
-        distance = (
-            2 if isinstance(node, _DEFINITIONS) or (previous and isinstance(previous.nodes[-1], _DEFINITIONS)) else 1
-        )
-        gap = blank * distance if previous else ""
-        previous = document.make_chunk(gap + "".join(comment + document.newline for comment in comments), code)
-        new.append(previous)
-    if place < len(document.chunks):
-        following = document.chunks[place]
-        above, own = following.split_gap() if splits_gap else ("", following.gap)
-        needs = isinstance(nodes[-1], _DEFINITIONS) or isinstance(following.nodes[0], _DEFINITIONS)
-        document.chunks[place] = replace(following, gap=_at_least(own, 2 if needs else 1, document.newline))
-        if any(not is_blank(line) for line in split_lines(above)):  # section comments above the anchor stay above
-            new[0] = replace(new[0], gap=above + new[0].gap.lstrip("\r\n"))
-    document.chunks[place:place] = new
-
-
-def _at_least(gap: str, count: int, newline: str) -> str:
-    """`gap` with at least `count` blank lines at its start."""
-    lines = split_lines(gap)
-    blank = 0
-    while blank < len(lines) and is_blank(lines[blank]):
-        blank += 1
-    return newline * max(count - blank, 0) + gap
 
 
 def _find_assignment(document: PythonDocument, variable: str) -> tuple[int, ast.Assign | ast.AnnAssign]:
@@ -158,8 +118,8 @@ def add_dict_entry(document: PythonDocument, edit: AddDictEntry) -> bool:
 def add_list_entry(document: PythonDocument, edit: AddListEntry) -> bool:
     """Apply `AddListEntry`. Errors: VCG430, VCG431, VCG435."""
     index, node = _find_assignment(document, edit.variable)
-    if not isinstance(node.value, ast.List | ast.Set | ast.Tuple):
-        raise unsupported_shape(document.path, f"`{edit.variable}`", "is not a list, set or tuple literal", node.lineno)
+    if not isinstance(node.value, ast.List):
+        raise unsupported_shape(document.path, f"`{edit.variable}`", "is not a list literal", node.lineno)
     values = [item.value if isinstance(item, ast.Constant) else None for item in node.value.elts]
     strings = [value for value in values if isinstance(value, str)]
     if edit.value in strings:
@@ -200,21 +160,16 @@ def _extend(small: Any, variable: str, place: int | None, build: Any) -> Any:
     if targets != [variable]:
         return small
     literal = small.value
-    opener, closer = _brackets(literal)
-    opening = opener.whitespace_after if opener else cst.SimpleWhitespace("")
-    closing = closer.whitespace_before if closer else cst.SimpleWhitespace("")
-    elements = literal.elements
-    new = build(opening, elements)
-    layout = BracketLayout(opening, elements, closing).insert(len(elements) if place is None else place, new)
-    changes: dict[str, Any] = {"elements": layout.elements}
-    if isinstance(literal, cst.Tuple):
-        if opener and closer:  # only the innermost pair touches the elements
-            changes["lpar"] = [*literal.lpar[:-1], opener.with_changes(whitespace_after=layout.opening)]
-            changes["rpar"] = [closer.with_changes(whitespace_before=layout.closing), *literal.rpar[1:]]
-    else:
-        left, right = ("lbracket", "rbracket") if isinstance(literal, cst.List) else ("lbrace", "rbrace")
-        changes[left] = opener.with_changes(whitespace_after=layout.opening)
-        changes[right] = closer.with_changes(whitespace_before=layout.closing)
+    left, right = ("lbracket", "rbracket") if isinstance(literal, cst.List) else ("lbrace", "rbrace")
+    opener, closer = getattr(literal, left), getattr(literal, right)
+    new = build(opener.whitespace_after, literal.elements)
+    layout = BracketLayout(opener.whitespace_after, literal.elements, closer.whitespace_before)
+    layout = layout.insert(len(literal.elements) if place is None else place, new)
+    changes = {
+        "elements": layout.elements,
+        left: opener.with_changes(whitespace_after=layout.opening),
+        right: closer.with_changes(whitespace_before=layout.closing),
+    }
     return small.with_changes(value=literal.with_changes(**changes))
 
 
@@ -224,11 +179,3 @@ def _targets(small: Any) -> Iterator[str]:
         targets = [small.target]
     for target in targets:
         yield target.value if isinstance(target, cst.Name) else ""
-
-
-def _brackets(literal: Any) -> tuple[Any, Any]:
-    if isinstance(literal, cst.Tuple):
-        return (literal.lpar[-1], literal.rpar[0]) if literal.lpar else (None, None)
-    if isinstance(literal, cst.List):
-        return literal.lbracket, literal.rbracket
-    return literal.lbrace, literal.rbrace

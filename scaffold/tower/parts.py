@@ -52,7 +52,6 @@ class Place(str, Enum):
     STAY = "stay"  # data: remains in forward
     BOTH = "both"  # configuration that both sides read: a copy on each side
     SPLIT = "split"  # a block whose body goes to both sides, under the same header
-    GUARD = "guard"  # a check or early return on metadata: eager only, at its old position
 
 
 @dataclass(frozen=True, slots=True)

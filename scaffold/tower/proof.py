@@ -267,7 +267,7 @@ class _Harmless:
         if test == "device is None":
             return len(body) == 1 and body[0].startswith("device = ") and body[0].endswith(".device")
         if test == f"{METADATA_ARGUMENT} is None":
-            # Eager only: the metadata itself, or a guard, whose statements the matcher finds in the old function.
+            # Eager only: the metadata itself.
             return True
         parts = test.split(" and ")
         if parts[0].endswith("_override is not None") and len(body) == 1:
@@ -310,15 +310,11 @@ def _dumps(texts: Iterable[str]) -> list[str]:
 
 
 def _strip(body: Sequence[ast.stmt], added: Counter[str]) -> Iterator[ast.stmt]:
-    """The statements of a body that the split did not add; of a guard, the statement that was there before."""
+    """The statements of a body that the split did not add."""
     for node in body:
         dump = ast.dump(node)
         if added[dump]:
             added[dump] -= 1
-            if isinstance(node, ast.If) and ast.unparse(node.test) == f"{METADATA_ARGUMENT} is None":
-                last = node.body[-1]
-                if not ast.unparse(last).startswith(f"{METADATA_ARGUMENT} = self."):
-                    yield last
             continue
         kept = node
         if isinstance(node, (ast.If, ast.With, ast.AsyncWith)):

@@ -83,13 +83,13 @@ def _summary(pieces: tuple[Piece, ...]) -> Iterator[str]:
     counts = {place: sum(leaf.place is place for leaf in leaves) for place in Place}
     yield (
         f"  {counts[Place.MOVE]} statements move, {counts[Place.STAY]} stay, {counts[Place.BOTH]} constants go to both "
-        f"sides, {counts[Place.GUARD]} checks stay in eager only"
+        "sides"
     )
 
 
 def _statements(tower: TowerSlice) -> Iterator[str]:
     lines = tower.source.split("\n")
-    titles = ((Place.MOVE, "moves"), (Place.BOTH, "both"), (Place.GUARD, "eager only"), (Place.STAY, "stays"))
+    titles = ((Place.MOVE, "moves"), (Place.BOTH, "both"), (Place.STAY, "stays"))
     for place, title in titles:
         leaves = [leaf for leaf in flatten(tower.pieces) if leaf.place is place]
         if leaves:

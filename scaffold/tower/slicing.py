@@ -5,7 +5,6 @@ The rules, in the order in which they are applied to a statement:
 * only metadata: it moves; only configuration: it goes where it is read, to both sides if needed; the rest stays;
 * a block under a configuration condition is split under the same condition;
 * a loop over blocks that touches data stays whole, so that a choice per layer (`cu_now = cu_seqlens`) stays there;
-* an early return or a check on metadata is a guard: it runs in eager only, where it stood;
 * the largest metadata-only part of a data expression gets a name and is computed with the metadata;
 * a child module that gets metadata as arguments, and would need host values of it, is cut in its own right.
 
@@ -25,7 +24,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
-from scaffold.tower.names import exits, exposed_reads, loads, must_writes, stores
+from scaffold.tower.names import exposed_reads, loads, must_writes, stores
 from scaffold.tower.parts import (
     ChildSlice,
     Crossing,
@@ -566,8 +565,7 @@ class _Slicer:
         moved = self._moved_nodes(pieces)
         declassified = self._declassify(moved)
         constants = self._constants(pieces)
-        eager = {node for leaf in flatten(pieces) if leaf.place is Place.GUARD for node in _statements(leaf.node)}
-        hazards = self._hazards(moved | eager)
+        hazards = self._hazards(moved)
         child_keys = [key for child in self.children for key in child.slice.keys]
         return replace(
             self.base,
@@ -640,8 +638,6 @@ class _Slicer:
                     "replace it by one gather with an index built from the grid, or add the concatenated metadata once",
                 )
             return Piece(node, Place.STAY, label, reason="a loop over modules that touches data stays whole")
-        if isinstance(node, ast.Assert) and not label & Label.DATA:
-            return Piece(node, Place.GUARD, label)
         if label & Label.DATA or returns:
             return Piece(node, Place.STAY, label)
         raise self._refuse(
@@ -691,8 +687,6 @@ class _Slicer:
         if condition & Label.DATA:
             return Piece(node, Place.STAY, label)
         if condition & Label.META:
-            if exits(node.body) and not node.orelse:
-                return Piece(node, Place.GUARD, label, reason="an early exit on metadata runs in eager only")
             raise self._refuse(
                 "VCG452",
                 "a branch on metadata touches data",
@@ -751,8 +745,6 @@ class _Slicer:
                     else:
                         # A name that is metadata when it is read comes through the cut: it needs no definition here.
                         staying.update(reads - self._metadata_reads(piece.node))
-                    if piece.place is Place.GUARD:
-                        moved.update(reads)
                     result.append(piece)
                     continue
                 writes = self._writes(piece.node)

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.syntax import FunctionNode, find_class, find_method
-from scaffold.tower.names import exposed_reads, mentions, stores
+from scaffold.tower.names import mentions, stores
 from scaffold.tower.parts import (
     ChildSlice,
     Crossing,
@@ -552,8 +552,6 @@ class _Splitter:
                 writer.keep(self.source.statement(piece.node, above, self.stay_replacements))
             elif piece.place is Place.SPLIT:
                 self._emit_block(writer, piece, above, moved=False)
-            elif piece.place is Place.GUARD:
-                self._emit_guard(writer, piece, top=top)
             above = piece.node.end_lineno or above
 
     def _emit_bindings(self, writer: _Writer, piece: Piece) -> None:
@@ -596,42 +594,6 @@ class _Splitter:
                 if len(indentation) + len(line) > _WIDTH:
                     line = f'{crossing.name} = {METADATA_ARGUMENT}[\n    "{crossing.key}"\n]'
                 writer.add(line, indentation)
-
-    def _emit_guard(self, writer: _Writer, piece: Piece, *, top: bool) -> None:
-        """An early exit or check on metadata, in eager only, with the statements that it needs in front of it."""
-        if not top:
-            raise _refuse(
-                self.tower,
-                "an early exit on metadata stands inside a block",
-                "move it to the top level of the method",
-                piece.node,
-            )
-        needed = self._needed_by(piece)
-        indentation = self.body_indentation
-        texts = [self.source.statement(node, 0, comments=False) for node in [*needed, piece.node]]
-        block = textwrap.dedent("".join(texts))
-        if {name for node in needed for name in stores(node)} & set(self.tower.metadata):
-            raise _refuse(
-                self.tower,
-                "an early exit needs metadata that overwrites a parameter",
-                "compute it in a variable of its own",
-                piece.node,
-            )
-        writer.blank()
-        writer.add(f"if {METADATA_ARGUMENT} is None:\n" + indent(block.rstrip("\n"), "    "), indentation)
-
-    def _needed_by(self, guard: Piece) -> list[ast.stmt]:
-        """The moved statements, in order, that a guard's names follow from."""
-        leaves = flatten(self.tower.pieces)
-        position = next(index for index, leaf in enumerate(leaves) if leaf.node is guard.node)
-        names = {name.id for name in exposed_reads([guard.node])}
-        needed: list[ast.stmt] = []
-        for leaf in reversed(leaves[:position]):
-            if leaf.place in (Place.MOVE, Place.BOTH) and leaf.moved_writes & names:
-                if leaf.place is Place.MOVE:
-                    needed.insert(0, leaf.node)
-                names |= {name.id for name in exposed_reads([leaf.node])}
-        return needed
 
     # ------------------------------------------------------------------ children
 

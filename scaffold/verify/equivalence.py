@@ -508,7 +508,7 @@ class _Proof:
         places: Sequence[int],
         gone: set[str],
     ) -> None:
-        """The block stands where its first method stood, behind `after`, before the `first` method, or at the end."""
+        """The block stands where its first method stood, before the `first` method, or at the end."""
 
         def untouched(body: Iterable[ast.stmt]) -> int:
             return sum(not _is_member(node, gone) for node in body)
@@ -517,17 +517,10 @@ class _Proof:
         if isinstance(edit, PutMethods) and own.isdisjoint(_members(old.body)):
             own = set(edit.remove)
         first = next((i for i, node in enumerate(old.body) if _is_member(node, own)), None)
-        expected: int | None = untouched(old.body)
-        if first is not None:
-            expected = untouched(old.body[:first])
-        elif isinstance(edit, PutMethods) and edit.after is not None:
-            anchors = [i for i, node in enumerate(old.body) if _is_member(node, [edit.after])]
-            # An anchor that another operation puts there has no place in the original to compare with.
-            expected = untouched(old.body[: anchors[-1] + 1]) if anchors else None
-        elif isinstance(edit, PutMethods) and edit.first:
-            places_before = (i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS))
-            expected = untouched(old.body[: next(places_before, len(old.body))])
-        if places and expected is not None and untouched(new.body[: places[0]]) != expected:
+        if first is None and isinstance(edit, PutMethods) and edit.first:
+            first = next((i for i, node in enumerate(old.body) if isinstance(node, _FUNCTIONS)), None)
+        expected = untouched(old.body[:first])
+        if places and untouched(new.body[: places[0]]) != expected:
             line = _first_line(new.body[places[0]])
             self.refuse("VCG603", f"the planned methods of `{new.name}` are not in their place", line)
 
@@ -619,12 +612,7 @@ class _Proof:
         places = [tree.body.index(node) for node in nodes]
         above = _name_of(tree.body[places[0] - 1]) if places[0] else None
         below = tree.body[places[-1] + 1] if places[-1] + 1 < len(tree.body) else None
-        if edit.before is not None:
-            is_right = below is not None and edit.before in map(_name_of, _scope(ast.Module([below], [])))
-        elif edit.after is not None:
-            is_right = places[0] > 0 and edit.after in map(_name_of, _scope(ast.Module([tree.body[places[0] - 1]], [])))
-        else:
-            is_right = below is None
+        is_right = below is not None and edit.before in map(_name_of, _scope(ast.Module([below], [])))
         if not is_right or places[-1] - places[0] != len(places) - 1:
             self.refuse("VCG603", f"`{_name_of(nodes[0])}` is not in its place (it follows `{above}`)", nodes[0].lineno)
         lines = edit.source.splitlines()

@@ -63,17 +63,30 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
+def written_in(path: Path) -> Iterator[str]:
+    """What a person wrote in a generator, or in a page's text around its holes."""
+    if path.suffix == ".py":
+        yield from literals(path)
+    else:
+        yield re.sub(r"\{\{.*?\}\}|\{%.*?%\}", "{}", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
 @pytest.mark.parametrize(
-    "path", sorted(Path(measured.__file__).parent.glob("measured*.py")), ids=lambda path: path.stem
+    "path",
+    sorted([*Path(measured.__file__).parent.glob("measured*.py"), *measured.TEXTS.glob("*.md")]),
+    ids=lambda path: path.name,
 )
 def test_no_number_of_a_page_is_typed(path):
-    assert [(text, found) for text in literals(path) if (found := numbers(text))] == []
+    assert [(text, found) for text in written_in(path) if (found := numbers(text))] == []
 
 
 def test_literals_are_seen(tmp_path):
     module = tmp_path / "module.py"
     module.write_text('"""1.5 ms"""\n\ndef f(x):\n    "2.5"\n    return f"{x:.2f} of 3.5", "4 %", "vLLM 0.33"\n')
-    assert [found for text in literals(module) for found in numbers(text)] == ["3.5", "4"]
+    assert [found for text in written_in(module) for found in numbers(text)] == ["3.5", "4"]
+    page = tmp_path / "page.md"
+    page.write_text("{{ format(x * 2.5, '.2f') }} of 3.5, {% if x %}4 %{% endif %}, vLLM 0.33\n")
+    assert [found for text in written_in(page) for found in numbers(text)] == ["3.5", "4"]
 
 
 def test_the_readme_has_measured_numbers_in_its_table_only():
