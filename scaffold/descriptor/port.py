@@ -402,7 +402,7 @@ class ReentryPort(Port):
     @property
     def encoder_key(self) -> str:
         """The key that names the encoder."""
-        raise NotImplementedError
+        return "forward.call"
 
     @property
     def loop(self) -> str | None:
@@ -530,10 +530,6 @@ class CutPort(ReentryPort):
         return self.forward.call
 
     @property
-    def encoder_key(self) -> str:
-        return "forward.call"
-
-    @property
     def loop(self) -> str | None:
         return self.forward.loop
 
@@ -586,10 +582,6 @@ class CropsPort(ReentryPort):
     @property
     def encoder(self) -> Call:
         return self.forward.call
-
-    @property
-    def encoder_key(self) -> str:
-        return "forward.call"
 
     @property
     def through(self) -> str | None:
