@@ -26,20 +26,17 @@ def command(console: Console, tree: Path | None, force: bool, unfinished: bool) 
 
     root = tree or _tree_here()
     killed = recover(root, force=force).rolled_back
-    if killed is not None:
-        for file in killed.files:
-            console.result(f"{'removed' if file.before is None else 'restored':>12}  {file.path}")
-        console.report(lost_links(killed))
-        console.note(f"Rolled back the unfinished run: {killed.label}")
-        return
-    if unfinished:
+    if killed is None and unfinished:
         console.note("Nothing to repair.")
         return
-    record = revert_last(root, force=force)
+    record = killed or revert_last(root, force=force)
     for file in record.files:
-        console.result(f"{'removed' if file.after is None else 'restored':>12}  {file.path}")
+        # The record of a killed run is of that run, and any other is of its undoing.
+        gone = (file.before if killed else file.after) is None
+        console.result(f"{'removed' if gone else 'restored':>12}  {file.path}")
     console.report(lost_links(record))
-    console.note(f"Undid: {record.label.removeprefix('revert ')}")
+    undone = record.label.removeprefix("revert ")
+    console.note(f"Rolled back the unfinished run: {record.label}" if killed else f"Undid: {undone}")
 
 
 def _tree_here() -> Path:

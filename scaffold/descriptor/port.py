@@ -403,7 +403,7 @@ class ReentryPort(Port):
     @property
     def encoder_key(self) -> str:
         """The key that names the encoder."""
-        raise NotImplementedError
+        return "forward.call"
 
     @property
     def loop(self) -> str | None:
@@ -531,10 +531,6 @@ class CutPort(ReentryPort):
         return self.forward.call
 
     @property
-    def encoder_key(self) -> str:
-        return "forward.call"
-
-    @property
     def loop(self) -> str | None:
         return self.forward.loop
 
@@ -587,10 +583,6 @@ class CropsPort(ReentryPort):
     @property
     def encoder(self) -> Call:
         return self.forward.call
-
-    @property
-    def encoder_key(self) -> str:
-        return "forward.call"
 
     @property
     def through(self) -> str | None:

@@ -35,14 +35,17 @@ def result(tmp_path):
     return file
 
 
-def test_without_a_gpu_it_says_so(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "what", "way_out"), [("bench", "a benchmark", "--result"), ("profile", "a profile", "--recording")]
+)
+def test_without_a_gpu_it_says_so(run, monkeypatch, command, what, way_out):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = run("bench", "qwen2_5_vl")
+    done = run(command, "qwen2_5_vl")
     assert done.code == 4
     assert "VCG470" in done.err
-    assert "a benchmark needs a GPU, and torch finds none here" in done.err
-    assert "--result" in done.err
+    assert f"{what} needs a GPU, and torch finds none here" in done.err
+    assert way_out in done.err
 
 
 def test_a_result_needs_no_gpu(run, result, tmp_path):

@@ -13,12 +13,7 @@ from scaffold.verify.numeric.recipes.one_image import OneImage
 class Llava(OneImage):
     module = "llava"
     host_class = "LlavaForConditionalGeneration"
-
-    def configuration(self) -> type[Any]:
-        from transformers import LlavaConfig
-
-        found: type[Any] = LlavaConfig
-        return found
+    configuration = "LlavaConfig"
 
     def parts(self) -> dict[str, Any]:
         from transformers import CLIPVisionConfig, LlamaConfig

@@ -19,6 +19,7 @@ class NemotronParse(OneImage):
 
     module = "nemotron_parse"
     host_class = "NemotronParseForConditionalGeneration"
+    configuration = "PretrainedConfig"  # the checkpoint brings its own class as remote code
     hidden_size = 1024
     embeds_rows = 0  # the model refuses them
     #: Height and width: patches of 16, of which four beside each other are a feature.
@@ -28,12 +29,6 @@ class NemotronParse(OneImage):
     stand_ins = {  # noqa: RUF012
         "MBartDecoderNoPos": LanguageModel, "ParallelLMHead": LanguageModel, "LogitsProcessor": LanguageModel,
     }  # fmt: skip
-
-    def configuration(self) -> type[Any]:
-        from transformers import PretrainedConfig  # the checkpoint brings its own class as remote code
-
-        found: type[Any] = PretrainedConfig
-        return found
 
     def parts(self) -> dict[str, Any]:
         from transformers import BartConfig, PretrainedConfig

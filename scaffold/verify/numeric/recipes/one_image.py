@@ -16,6 +16,8 @@ from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 class OneImage(Recipe):
     """An item is an image's side in pixels: `SIDE`, or another one, which no graph was captured for."""
 
+    #: The model's class of configurations, in transformers.
+    configuration: str
     modalities = ("image",)
     SIDE = 28
     #: Features of an image of `SIDE`.
@@ -27,13 +29,11 @@ class OneImage(Recipe):
     def parts(self) -> dict[str, Any]:
         """`vision_config` and `text_config`, with `hidden_size`."""
 
-    @abstractmethod
-    def configuration(self) -> type[Any]:
-        """The model's class of configurations."""
-
     @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
-        return self.configuration()(**self.parts())
+        import transformers
+
+        return getattr(transformers, self.configuration)(**self.parts())
 
     def make_inputs(self, modality: str, items: Sequence[Item], generator: torch.Generator) -> dict[str, Any]:
         return {"pixel_values": torch.randn(len(items), 3, self.SIDE, self.SIDE, generator=generator)}

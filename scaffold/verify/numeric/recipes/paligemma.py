@@ -11,12 +11,7 @@ from scaffold.verify.numeric.recipes.one_image import OneImage
 class PaliGemma(OneImage):
     module = "paligemma"
     host_class = "PaliGemmaForConditionalGeneration"
-
-    def configuration(self) -> type[Any]:
-        from transformers import PaliGemmaConfig
-
-        found: type[Any] = PaliGemmaConfig
-        return found
+    configuration = "PaliGemmaConfig"
 
     def parts(self) -> dict[str, Any]:
         from transformers import GemmaConfig, SiglipVisionConfig
