@@ -87,8 +87,10 @@ def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
     owner = program.owner(f"{port.module.replace('.', '/')}.py", port.class_name)
     entered = {id(method) for method in program.entered(owner, "embed_multimodal")}
     holders = [(module, cls) for module, cls in program.lineage(owner) if any(id(node) in entered for node in cls.body)]
+    if not holders or program.method(owner, "get_encoder_cudagraph_config") is not None:
+        return
     module, holder = holders[0]
-    if holder.name == port.class_name or program.method(owner, "get_encoder_cudagraph_config") is not None:
+    if holder.name == port.class_name:
         return
     yield Diagnostic(
         "VCG428",

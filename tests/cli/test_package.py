@@ -177,10 +177,10 @@ def test_a_port_that_would_change_vllm_is_refused(run, package):
     assert ", further.Foreign, " in Path("adapters/vitcg_adapters/v0_30/foreign.py").read_text()
 
 
-def test_adapters_of_a_split_tower_name_the_port_instead(run, drafted):
+def test_a_split_tower_of_a_package_gets_adapters(run, drafted):
     done = run("new", drafted, "--into", "adapters")
-    assert done.code == 3
-    assert "new acme.yaml --vllm RELEASE --package FOLDER" in done.err
+    assert done.code == 0, done.err
+    assert "prepare_encoder_metadata" in Path("adapters/vitcg_adapters/v0_30/acme.py").read_text()
 
 
 def test_uncommitted_work_of_the_package_is_kept(run, package, drafted):
