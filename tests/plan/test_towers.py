@@ -279,6 +279,31 @@ def test_what_an_inherited_init_sets_counts(qwen, body):
     assert edit == init_of(plan(qwen("0.22.0", DROPPED), spec))
 
 
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        ("self.config = 1", {"Qwen2_5_VLForConditionalGeneration", "Heir"}),
+        ("self.config = 1\n        # why", set()),  # an edit would take the comment away
+        ("self.more = 1", set()),  # it keeps nothing beside which to keep it
+        ("self.vllm_config = vllm_config", {"Qwen2_5_VLForConditionalGeneration"}),
+    ],
+)
+def test_a_port_that_reads_the_limit_of_frames_keeps_vllms_configuration(qwen, own, kept):
+    """In the `__init__` of the class and in that of each subclass which runs its own; in all of them or in none."""
+    spec = load_port("qwen2_5_vl")
+    body = f'def __init__(self, *, vllm_config, prefix=""):\n        {own}'
+    tree = with_heir(qwen, body, ("        self.vllm_config = vllm_config\n", ""))
+    model = find_model(tree, spec.module, spec.class_name)
+
+    found = plan_tower(spec, tree, model, claims_frames=True)
+
+    edits = [e for e in found.edits.get(QWEN, ()) if isinstance(e, ReplaceMethod) and e.name == "__init__"]
+    assert {edit.class_name for edit in edits} == kept
+    assert all("    self.vllm_config = vllm_config" in edit.source.splitlines() for edit in edits)
+    assert found.facts.has_vllm_config == bool(kept)
+    assert not plan(tree).facts.has_vllm_config
+
+
 def test_an_init_that_runs_no_other_keeps_no_configuration(qwen):
     heir = port_of("qwen2_5_vl", {"model.class": "Heir"})
     tree = with_heir(qwen, 'def __init__(self, *, vllm_config, prefix=""):\n        self.more = True', DROPPED)
