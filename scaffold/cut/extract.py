@@ -23,7 +23,7 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, DropImport, ReplaceMethod
-from scaffold.syntax import FunctionNode, annotations_of, bind_call
+from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method
 from scaffold.tower.names import parameters_of, stores
 from scaffold.tower.parts import MethodEdit
 
@@ -166,12 +166,15 @@ def find_calls(tree: SourceTree, way: Way, beside: Sequence[str] = ()) -> tuple[
     return tuple(found.values())
 
 
-def find_tails(tree: SourceTree, way: Way) -> tuple[str, ...]:
-    """The methods of the model whose results those on a way return: one may be all that follows the encoder."""
+def find_tails(tree: SourceTree, family: Sequence[Owner], way: Way) -> tuple[str, ...]:
+    """The methods of the model whose results those on a way return: one may be all that follows the encoder.
+
+    A module of the model is no method, though it is called as one.
+    """
     functions = [method_lines(tree, one.file, one.class_name, one.function)[0] for one in way.stations]
     called = [_callee(one.body[-1].value) for one in functions if isinstance(one.body[-1], ast.Return)]
-    own = [name.removeprefix("self.") for name in called if name.startswith("self.") and name.count(".") == 1]
-    return tuple(dict.fromkeys(own))
+    own = dict.fromkeys(name.removeprefix("self.") for name in called if name.startswith("self."))
+    return tuple(name for name in own if any(find_method(owner, name) for _, owner in family))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _find(
     beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
     calls = [call for call in find_calls(tree, way, beside) if call != encoder]
     for call in (*reversed(calls), encoder):
-        for name in (None, *find_tails(tree, way), after):
+        for name in (None, *find_tails(tree, family, way), after):
             with suppress(DiagnosticError):
                 found = find_extraction(tree, family, way, Form(parse_call(entry), call, name, NOWHERE, encode, beside))
                 if isinstance(found, Extraction):
