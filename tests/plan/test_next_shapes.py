@@ -243,6 +243,8 @@ BY_HAND = {
         '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
                         t * h * w, t * frame_tokens * m**2
                     )""",
+        "return max(8, cdiv(max(budgets), max_frames))": """m = self.visual.spatial_merge_size
+        return max(8, cdiv(max(budgets), max_frames * m**2))""",
         "        # Images one token high": """        token_budget //= m**2
         # Images one token high""",
     },
