@@ -162,7 +162,7 @@ class Expression:
         """Python source with minimal parentheses.
 
         `bindings` maps names, whole attribute paths, `self` or helper names to source text, which is parenthesised
-        where its place needs it. `ceil_div(a, b)` becomes `(a + b - 1) // b` for a short `b`, else `-(-a // b)`.
+        where its place needs it. `ceil_div(a, b)` becomes `(a + b - 1) // b` for a short `b`, else `cdiv(a, b)`.
         """
         return _render(self.root, bindings or {})[0]
 
