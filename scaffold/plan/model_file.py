@@ -134,7 +134,9 @@ def plan_model(
     remove: tuple[str, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     if model.protocol_methods and (replace or present is Present.CHANGED):
-        others = [*(name for _, name in methods.imports), *(edit.source for edit in tower if hasattr(edit, "source"))]
+        # An `__init__` that keeps a value more uses what it used before: to set an attribute is no use of it.
+        sources = [edit.source for edit in tower if hasattr(edit, "source") and getattr(edit, "name", "") != "__init__"]
+        others = [*(name for _, name in methods.imports), *sources]
         leftovers = find_leftovers(tree, model, methods.source, others)
         remove, notes = (*model.protocol_methods, *leftovers.methods), leftovers.notes
         edits = [*leftovers.typing, *edits, *leftovers.edits]

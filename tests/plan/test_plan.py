@@ -76,8 +76,8 @@ def test_tower_in_a_file_of_its_own_is_a_file_of_the_plan(release_tree, tmp_path
     path = f"{MODELS}/qwen2_5_vl.py"
     elsewhere = f"{MODELS}/qwen2_vl.py"
 
-    def split_elsewhere(*arguments: object) -> object:
-        tower = real(*arguments)
+    def split_elsewhere(*arguments: object, **named: object) -> object:
+        tower = real(*arguments, **named)
         edit = ReplaceMethod("Tower", "forward", "def forward(self): ...\n")
         return dataclasses.replace(tower, edits={**tower.edits, elsewhere: (edit,)})
 
