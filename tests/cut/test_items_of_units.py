@@ -144,8 +144,8 @@ EARLY = (
     Mutant("offsets that nobody copies", 'if kind in ("rows", "offsets")\n', 'if kind == "rows"\n', "VCG650"),
     Mutant("an eager run of fewer tokens", "[*self.embed_multimodal(**mm_kwargs)]",
            "[*self.embed_multimodal(**mm_kwargs)])[1:].contiguous(", "VCG650"),
-    Mutant("more tokens than there are", "-(-num_rows // merge)", "num_rows", "VCG657"),
-    Mutant("fewer tokens than there are", "-(-num_rows // merge)", "num_rows // merge - 1", "VCG657"),
+    Mutant("more tokens than there are", "cdiv(num_rows, merge)", "num_rows", "VCG657"),
+    Mutant("fewer tokens than there are", "cdiv(num_rows, merge)", "num_rows // merge - 1", "VCG657"),
 )  # fmt: skip
 
 
