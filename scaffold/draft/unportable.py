@@ -16,7 +16,7 @@ from scaffold.draft.sheet import SourceLine, beyond
 from scaffold.protocol import GENERATIONS, Dialect, Postprocess, known_profile, read_protocol
 from scaffold.protocol.target import as_version
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, find_method
 
 _TRANSFORMERS = "vllm/model_executor/models/transformers/"
 _RAW_ONLY = "supports_multimodal_raw_input_only"
@@ -43,10 +43,14 @@ def refuse_unportable(subject: Subject) -> None:
 
 def offered(subject: Subject) -> frozenset[str]:
     """The modalities that requests may have, in some configuration at least."""
-    info = subject.model.info
-    limits = subject.program.method(info, "get_supported_mm_limits") if info else None
-    made = [node for node in ast.walk(limits[2]) if isinstance(node, ast.Dict)] if limits else []
-    return frozenset(str(key.value) for node in made for key in node.keys if isinstance(key, ast.Constant))
+    found: set[str] = set()
+    for _, owner in subject.program.lineage(subject.model.info) if subject.model.info else ():
+        limits = find_method(owner, "get_supported_mm_limits")
+        keys = [key for node in ast.walk(limits) if isinstance(node, ast.Dict) for key in node.keys] if limits else []
+        found |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+        if limits is not None and None not in keys:  # it spreads no dictionary of its base (MiniCPM-o)
+            break
+    return frozenset(found)
 
 
 def refuse_release(vllm: str, layout: str | None) -> str:
