@@ -467,7 +467,7 @@ class ConfiguringInit:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no comment stands behind the last statement: an edit of the method would take it away."""
+        """Whether no comment is behind the last statement: an edit of the method would take it away."""
         behind = (line for line in self.text.splitlines()[self.node.end_lineno or 0 :] if line.strip())
         return not next(behind, "").startswith(f"{' ' * self.anchor.col_offset}#")
 
