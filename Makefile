@@ -30,7 +30,7 @@ MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all lint unit matrix reach new-release lab dist fuzz fuzz-figures upstream-tests ported-tests generated-tests \
-	drift docs results clean
+	drift docs bench results clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 17
@@ -126,6 +126,9 @@ docs: setup  ## make the references, pictures and measured numbers of the pages,
 
 results:  ## make README's results again on this machine's GPU (hours; PYTHON has vLLM 0.33; RESULTS=results CARD=h200)
 	$(PYTHON) benchmarks/readme_gpu.py $(RESULTS) --card $(CARD)
+
+bench: setup  ## time the command line (limits: benchmarks/cli_speed.py)
+	$(BIN)/python benchmarks/cli_speed.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist site

@@ -84,7 +84,7 @@ def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) 
 def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
     """That all the code which a port runs is that of a base, which has no port: it belongs there."""
     program = Program(tree)
-    owner = program.owner(f"{port.module.replace('.', '/')}.py", port.class_name)
+    owner = program.owner(find_model(tree, port.module, port.class_name).path, port.class_name)
     entered = {id(method) for method in program.entered(owner, "embed_multimodal")}
     holders = [(module, cls) for module, cls in program.lineage(owner) if any(id(node) in entered for node in cls.body)]
     if not holders or program.method(owner, "get_encoder_cudagraph_config") is not None:

@@ -127,7 +127,7 @@ def _why(port: AnyPort, tower: TowerPlan, has_optout: bool) -> str:
     if has_optout:
         return f"keep a subclass of {port.class_name} out"
     if isinstance(port, PackedPort):
-        what = "split the tower of" if tower.split is not None else "keep vLLM's configuration in a subclass of"
+        what = "split the tower of" if tower.split is not None else "keep vLLM's configuration for"
     else:
         what = "cut out the encoder of" if tower.way is not None else "pass a parameter to the tower of"
     return f"{what} {port.class_name}"
