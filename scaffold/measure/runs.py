@@ -58,42 +58,29 @@ def median_ms(action: Callable[[], Any], rounds: int = 10) -> float:
 def module_ranges(host: torch.nn.Module, describe: bool) -> Iterator[list[AttentionCall]]:
     """Open a profiler range around every call of a vision module; `describe` collects the attention calls.
 
-    Describing reads offsets back from the device, so use it in an untimed run.
+    Describing reads offsets back from the device, so use it in an untimed run. The calls of all modules are watched,
+    not the modules: a tuning leaves a module with hooks alone, and the tower would run as it is without tunings.
     """
     numbers = itertools.count()
-    open_ranges: list[Any] = []
     calls: list[AttentionCall] = []
-    handles = []
+    paths = {module: path for path, module in host.named_modules() if path and path.split(".")[0] not in _LANGUAGE}
+    plain = torch.nn.Module.__call__
 
-    def enter(path: str, kind: str) -> Callable[..., None]:
-        def hook(module: Any, *_: Any) -> None:
-            entered = torch.profiler.record_function(f"{MODULE_RANGE}{next(numbers)}:{path}:{kind}")
-            entered.__enter__()
-            open_ranges.append(entered)
-
-        return hook
-
-    def leave(*_: Any) -> None:
-        open_ranges.pop().__exit__(None, None, None)
-
-    def attend(path: str) -> Callable[..., None]:
-        def hook(module: Any, positional: Any, named: dict[str, Any]) -> None:
+    def watched(module: torch.nn.Module, *positional: Any, **named: Any) -> Any:
+        path = paths.get(module)
+        if path is None:
+            return plain(module, *positional, **named)
+        kind = type(module).__name__
+        if describe and kind == "MMEncoderAttention":
             calls.append(_attention_call(path, module, positional, named))
+        with torch.profiler.record_function(f"{MODULE_RANGE}{next(numbers)}:{path}:{kind}"):
+            return plain(module, *positional, **named)
 
-        return hook
-
-    for path, module in host.named_modules():
-        if not path or path.split(".")[0] in _LANGUAGE:
-            continue
-        handles.append(module.register_forward_pre_hook(enter(path, type(module).__name__)))
-        handles.append(module.register_forward_hook(leave))
-        if describe and type(module).__name__ == "MMEncoderAttention":
-            handles.append(module.register_forward_pre_hook(attend(path), with_kwargs=True))
+    torch.nn.Module.__call__ = watched
     try:
         yield calls
     finally:
-        for handle in handles:
-            handle.remove()
+        torch.nn.Module.__call__ = plain
 
 
 def _attention_call(path: str, module: Any, positional: Any, named: dict[str, Any]) -> AttentionCall:

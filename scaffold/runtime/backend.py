@@ -86,6 +86,9 @@ class GraphBackend(Protocol):
         Torch keeps such memory when a tensor goes, and gives it to whatever runs next.
         """
 
+    def memory_in_pools(self) -> int:
+        """Bytes that captures added to the pools of graphs, less a constant: compare two of them."""
+
     def memory_free(self) -> int:
         """Bytes of device memory that nothing uses."""
 
@@ -386,6 +389,9 @@ class CudaGraphBackend:
 
     def memory_outside(self) -> int:
         return int(torch.cuda.memory_reserved(self.device)) - self._pool_bytes
+
+    def memory_in_pools(self) -> int:
+        return self._pool_bytes
 
     def memory_free(self) -> int:
         return int(torch.cuda.mem_get_info(self.device)[0])

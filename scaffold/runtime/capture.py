@@ -27,6 +27,9 @@ WANTED_USES = 2
 #: Start-up holds these shares of its graphs' memory for later: for idle captures, and for what is kept of sizes.
 #: Later graphs share the pool of the first ones, and metadata grow with the largest budget as graphs do.
 IDLE_SHARE, KEPT_SHARE = 1 / 4, 1 / 8
+#: Seconds until the next idle capture after one in which the device lost more memory than torch gave to it. Another
+#: process may have taken it: its engine starts beside ours. After the last of them, it is taken for the driver's own.
+AGAIN_AFTER = (5.0, 30.0, 180.0)
 
 
 @dataclass(slots=True)
@@ -95,6 +98,8 @@ class GraphSet:
         self._shapes: dict[Hashable, GraphKey] = {}
         self._anchor: object = None
         self._full = False
+        #: Idle captures that were undone since the device lost memory beside them, and when the next may be.
+        self._undone, self._not_before = 0, 0.0
 
     def keys(self) -> list[GraphKey]:
         """The keys that start-up captures. Every path and axis gives the ends of its ladder first, then finer steps."""
@@ -357,6 +362,8 @@ class GraphSet:
         """
         if self.pool is None or self._full or self._left <= 0 or self._room <= self._dearest:
             return None
+        if self._not_before and time.monotonic() < self._not_before:
+            return None
         key = self._missing_key()
         return key if key is not None and self._has_room() else None
 
@@ -401,14 +408,16 @@ class GraphSet:
         self.free_room()
         if not self._has_room():
             return None
-        before, outside = self._memory(), self.backend.memory_outside()
+        before, outside, in_torch = self._memory(), self.backend.memory_outside(), self._memory_in_torch()
         with torch.inference_mode(), self.backend.capturing():
             self._capture_one(key, self.report)
+        elsewhere = False
         if self._memory() - before > self._room:
-            self._full = True
+            elsewhere = self._memory_in_torch() - in_torch <= self._room and self._undone < len(AGAIN_AFTER)
+            self._full = self._full or not elsewhere
             self._give_back(key, self.report, self._room)
         self._kept += max(self.backend.memory_outside() - outside, 0)
-        took = max(self._memory() - before, 0)
+        took = max(self._memory_in_torch() - in_torch if elsewhere else self._memory() - before, 0)
         self.report.device_bytes += took
         self._room -= took
         self._dearest = max(self._dearest, took)
@@ -423,6 +432,12 @@ class GraphSet:
             if self._room <= self._dearest:
                 logger.info("no more encoder graphs are captured when idle: their memory is used")
             return key
+        if elsewhere and key in self.report.dropped:
+            del self.report.dropped[key]
+            seconds = AGAIN_AFTER[self._undone]
+            self._undone, self._not_before = self._undone + 1, time.monotonic() + seconds
+            logger.info("the device lost memory while %s was captured: it is tried again in %.0f s", key, seconds)
+            return None
         why = self.report.failed.get(key) or self.report.dropped[key]
         if self._full:
             logger.warning("no memory is left for more encoder graphs: %s failed, and no other is tried", key)
@@ -437,6 +452,10 @@ class GraphSet:
         ended the idle captures of Qwen3-VL after 7 graphs that had taken 5 MiB together.
         """
         return self.backend.memory_used() - self.backend.memory_outside() + self.buffers.nbytes
+
+    def _memory_in_torch(self) -> int:
+        """The part of `_memory` that torch gave to graphs and buffers: no other process has a share in it."""
+        return self.backend.memory_in_pools() + self.buffers.nbytes
 
     def drop(self, key: GraphKey, why: str) -> None:
         """Drop a graph, and every key that shares it. Their sizes then run on a larger graph, or eager."""

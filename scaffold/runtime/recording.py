@@ -258,6 +258,9 @@ class RecordingBackend:
     def memory_outside(self) -> int:
         return 0
 
+    def memory_in_pools(self) -> int:
+        return self.captures * self.bytes_per_graph
+
     def memory_free(self) -> int:
         return self.total - self.memory_used()
 

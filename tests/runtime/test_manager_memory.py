@@ -8,6 +8,7 @@ from helpers import assert_equals_eager, make_manager
 from towers import PackedTower, TileTower
 
 from scaffold.runtime.backend import fit_block
+from scaffold.runtime.capture import AGAIN_AFTER
 from scaffold.runtime.recording import RecordingBackend
 
 MIB = 1 << 20
@@ -163,18 +164,29 @@ def test_idle_captures_stay_within_their_memory(caplog):
     assert manager.report.idle == 124
 
 
+class Growing(Device):
+    """From now on a capture takes 60 MiB, more than all that idle captures may: of a pool, or of the device beside."""
+
+    def grow(self, pools):
+        self.bytes_per_graph = 0
+        self.other = len(START) * 12 * MIB  # all captures so far
+        self.pools, self.lost = 0, {"pools": 60 * MIB * pools, "other": 60 * MIB}
+
+    def memory_in_pools(self):
+        return getattr(self, "pools", 0)
+
+    def capture(self, forward, pool):
+        graph = super().capture(forward, pool)
+        if hasattr(self, "lost"):
+            self.other += self.lost["other"]
+            self.pools += self.lost["pools"]
+        return graph
+
+
 def test_an_idle_capture_beyond_its_memory_is_undone(caplog):
-    device = Device()
+    device = Growing()
     manager = started(device)
-    device.bytes_per_graph = 0
-    device.other = len(START) * 12 * MIB  # all captures so far
-    real = device.capture
-
-    def capture(forward, pool):
-        device.other += 60 * MIB
-        return real(forward, pool)
-
-    device.capture = capture
+    device.grow(pools=True)
     trims, started_with = device.trims, manager.report.device_bytes + manager.report.held_bytes
     assert manager.capture_when_idle() == 0
     assert budgets(manager) == START
@@ -187,6 +199,49 @@ def test_an_idle_capture_beyond_its_memory_is_undone(caplog):
     tower = manager.adapter
     for seed in range(3):
         assert_equals_eager(manager, tower.call([(1, 4, 5)], seed))
+
+
+def at(monkeypatch, seconds):
+    monkeypatch.setattr("scaffold.runtime.capture.time.monotonic", lambda: 1000.0 + seconds)
+
+
+def test_memory_that_another_process_takes_ends_no_idle_captures(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    device = Growing()
+    manager = started(device)
+    kept = manager._plans.most_bytes
+    device.grow(pools=False)
+    at(monkeypatch, 0)
+    assert manager.capture_when_idle() == 0
+    assert budgets(manager) == START
+    assert "the device lost memory while" in caplog.text
+    assert not manager.wants_graphs  # for the time being
+    assert manager._plans.most_bytes == kept
+    device.lost = {"pools": 0, "other": 0}
+    at(monkeypatch, AGAIN_AFTER[0] - 0.1)
+    assert not manager.wants_graphs
+    at(monkeypatch, AGAIN_AFTER[0])
+    assert manager.capture_when_idle(1) == 1
+    assert not manager.report.dropped
+    assert_equals_eager(manager, manager.adapter.call([(1, 4, 5)], 0))
+
+
+def test_memory_that_goes_with_every_capture_is_taken_for_the_graphs(monkeypatch, caplog):
+    """A driver may take it, whose memory torch does not count."""
+    device = Growing()
+    manager = started(device)
+    device.grow(pools=False)
+    for seconds in (0, 5, 35):
+        at(monkeypatch, seconds)
+        assert manager.wants_graphs
+        assert manager.capture_when_idle() == 0
+    assert "no memory is left for more encoder graphs" not in caplog.text
+    at(monkeypatch, 215)
+    assert manager.wants_graphs
+    assert manager.capture_when_idle() == 0
+    assert "no memory is left for more encoder graphs" in caplog.text
+    at(monkeypatch, 10000)
+    assert not manager.wants_graphs
 
 
 def test_nothing_is_captured_while_something_else_needs_the_memory():
