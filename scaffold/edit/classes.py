@@ -217,6 +217,8 @@ def _replace_statements(
     old: list[Any] = list(block.body)
     footer = list(block.footer)
     own_comments = {line.comment.value for line in new[0].leading_lines if line.comment}
+    if keep_comments_of is not None:
+        new = _with_footer(new, next(old[p] for p in gone if old[p].name.value == keep_comments_of))
     body: list[Any] = []
     kept: Lines = []  # section comments of removed methods that still head something
     for position, statement in enumerate([*old, None]):
@@ -251,6 +253,19 @@ def _replace_statements(
         else:
             body.append(statement)
     return block.with_changes(body=body, footer=footer)
+
+
+def _with_footer(new: list[Any], replaced: Any) -> list[Any]:
+    """The statements, with the comments behind the last statement of a replaced method behind that of its successor."""
+    behind: Lines = list(getattr(replaced.body, "footer", ()))
+    if not any(line.comment for line in behind):
+        return new
+    return [
+        one.with_deep_changes(one.body, footer=behind)
+        if getattr(one, "name", None) and one.name.value == replaced.name.value and not one.body.footer
+        else one
+        for one in new
+    ]
 
 
 def _split_leading(statement: Any) -> tuple[Lines, Lines]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -86,7 +87,12 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
     if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
         return  # It is tested already, under this or another key.
     if test.template is not None and test.template.name not in registry.functions:
-        yield PutFunction(chat_template(test.template), before=registry.variable)
+        text = ast.unparse(ast.parse(_fstring(test.template.text), mode="eval"))
+        same = next((name for name, code in registry.functions.items() if code == text), None)
+        if same is None:
+            yield PutFunction(chat_template(test.template), before=registry.variable)
+        else:
+            test = test.replace(template=test.template.replace(name=same))
     entry = test_entry(test, modalities, registry)
     if "partial(dummy_hf_overrides" in entry:
         for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):

@@ -465,12 +465,6 @@ class ConfiguringInit:
     node: FunctionNode
     anchor: ast.stmt
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no comment is behind the last statement: an edit of the method would take it away."""
-        behind = (line for line in self.text.splitlines()[self.node.end_lineno or 0 :] if line.strip())
-        return not next(behind, "").startswith(f"{' ' * self.anchor.col_offset}#")
-
     def keep(self, attribute: str, value: str) -> ReplaceMethod:
         """The edit that keeps another value behind it."""
         lines, after = self.text.splitlines(), self.anchor.end_lineno or self.anchor.lineno
@@ -488,7 +482,7 @@ def _configuring_inits(
     owners = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
     families = [family, *(tuple(program.lineage(owner)) for owner in owners)]
     found = [_configuring_init(each) for each in families if not _has(each, "vllm_config")]
-    right = [init for init in found if init and init.is_whole and (tree.package is None or tree.beside(init.file))]
+    right = [init for init in found if init and (tree.package is None or tree.beside(init.file))]
     return tuple({(init.file, init.class_name): init for init in right}.values()) if len(right) == len(found) else ()
 
 

@@ -1123,11 +1123,9 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     least = [side.substitute({"h": merge, "w": merge}) for side in port.item.shape]
     item_names, item_lets = names.localised(*least)
     pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")]
-    values = {name: f"{name}{f'.movedim({axis}, 0)' if axis else ''}" for name, axis in explicit.rows.items()}
-    given = {
-        name: f"{buffers}[{pyrepr(name)}]{f'.movedim(0, {axis})' if axis else ''}"
-        for name, axis in explicit.rows.items()
-    }
+    # A batch of one is in front of the rows: buffers, and what the graph gives, are without it.
+    values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
+    given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
     given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
     given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
     given[explicit.lengths] = "None"
@@ -1150,7 +1148,7 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
         budget_min=Code(str(_ROWS_BUDGET)),
         budget_why=None,
         budget_lets=(),
-        forward=Code(f"{_replaced(layers.encode, given)}{f'.movedim({axis}, 0)' if axis else ''}"),
+        forward=Code(f"{_replaced(layers.encode, given)}{'.squeeze(0)' * axis}"),
         pixels_key=modality.pixels,
         rows=Code(" * ".join(f"({one} // {_one(side_names.code(s))})" for one, s in zip("hw", sides, strict=True))),
         side_lets=side_lets,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -117,7 +117,8 @@ class RegistryEntry:
 class RegistryAnchor:
     """The dict of the ViT CUDA graph generation test.
 
-    `functions` are the module's top-level functions (prompt helpers among them), `imports` the names that it imports.
+    `functions` are the module's top-level functions (prompt helpers among them), with the code of what each returns if
+    it does nothing else. `imports` are the names that it imports.
     """
 
     path: str
@@ -127,7 +128,7 @@ class RegistryAnchor:
     entry_class: str
     entry_fields: tuple[Field, ...]
     entries: tuple[RegistryEntry, ...]
-    functions: tuple[str, ...]
+    functions: Mapping[str, str]
     imports: tuple[str, ...]
 
     def entry(self, key: str) -> RegistryEntry | None:
@@ -447,9 +448,16 @@ def find_test_registry(tree: SourceTree) -> RegistryAnchor | None:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         ),
         entries=tuple(_registry_entries(value)),
-        functions=tuple(item.name for item in top_level(module.body) if isinstance(item, FunctionNode)),
+        functions={item.name: _returned(item) for item in top_level(module.body) if isinstance(item, FunctionNode)},
         imports=tuple(_imported_names(module)),
     )
+
+
+def _returned(function: FunctionNode) -> str:
+    """The code of what a function returns if it does nothing else."""
+    *before, last = function.body
+    documented = not before or (len(before) == 1 and ast.get_docstring(function) is not None)
+    return ast.unparse(last.value) if documented and isinstance(last, ast.Return) and last.value else ""
 
 
 def _entry_class(tree: SourceTree, path: str, module: ast.Module, value: ast.Dict) -> ast.ClassDef:

@@ -177,7 +177,7 @@ def rendered(port: AnyPort, trees: list[SourceTree]) -> Iterator[object]:
         yield from [problem.code] if problem else (render_methods(port, profile, facts) for facts in FACTS)
     for tree in trees:
         registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
-        yield plan_tests(port, replace(registry, entries=(), functions=())) if registry else None
+        yield plan_tests(port, replace(registry, entries=(), functions={})) if registry else None
         yield plan_docs(port, replace(table, rows=())) if table else None
         yield plan_examples(port, examples) if examples else None
 

@@ -719,6 +719,12 @@ def test_put_methods(case: Case) -> None:
         "class A:\n    # new\n    @mine\n    def f(self, x):\n        return x\n",
     ),
     Case(
+        "a comment behind its last statement stays",
+        ReplaceMethod("A", "f", "def helper(self): ...\n\ndef f(self, x):\n    return x\n"),
+        "class A:\n    def f(self):\n        return 1\n\n        # to be done\n\n    def g(self): ...\n",
+        "class A:\n    def helper(self): ...\n\n    def f(self, x):\n        return x\n\n        # to be done\n\n    def g(self): ...\n",
+    ),
+    Case(
         "with a helper before it",
         ReplaceMethod("A", "f", "def prepare(self): ...\n\ndef f(self, x):\n    return x\n"),
         "class A:\n    y = 1\n    @cached\n    def f(self):\n        return 1\n",

@@ -183,7 +183,13 @@ def test_edits_of_the_test_file(release_tree):
 
     assert kinds() == ["AddDictEntry"]
     assert kinds(template={"name": "new_template", "text": "{content}"}) == ["PutFunction", "AddDictEntry"]
-    assert kinds(template={"name": registry.functions[0], "text": "{content}"}) == ["AddDictEntry"]
+    known, *_ = registry.functions
+    assert kinds(template={"name": known, "text": "{content}"}) == ["AddDictEntry"]
+    # Another name for a template that the file has: the file's own is called.
+    chat = "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    [entry] = edits(registry, template={"name": "new_template", "text": chat})
+    assert isinstance(entry, AddDictEntry)
+    assert "image_prompt=qwen_vl_chat_template(" in entry.source
     assert kinds(dummy_arch="A") == ["AddImport"] * (
         ("partial" not in registry.imports) + ("dummy_hf_overrides" not in registry.imports)
     ) + ["AddDictEntry"]
