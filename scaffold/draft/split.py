@@ -173,6 +173,7 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     limit = _table_limit(tower)
     if limit is not None:
         sheet.put("capture.side_limit", limit[0], limit[1], why="entries of the rotary table")
+        sheet.put("capture.why", f"No side exceeds the rotary table, of {limit[0]} positions.")
 
 
 def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine | None) -> None:
@@ -327,7 +328,8 @@ def put_budget(subject: Subject, modalities: Collection[str], sheet: Sheet) -> N
     )
     look = f"{model.processor_place}: the processor, for the smallest image that it makes"
     what = "the smallest token budget that makes sense: about the tokens of the smallest common item"
-    sheet.ask(Question("budget.min", what, candidates, (look,)))
+    if sheet.ask(Question("budget.min", what, candidates, (look,))) == candidates[0].value:
+        sheet.put("budget.why", "About a 224 x 224 image.")
     if "video" not in modalities:
         return
     frames = program.method(model.info, _FRAMES) if model.info else None

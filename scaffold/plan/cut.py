@@ -232,14 +232,20 @@ def _without(port: ReentryPort, way: Way) -> Iterator[Diagnostic]:
             )
 
 
+def is_data_parallel(node: ast.stmt) -> bool:
+    """Whether a statement of a class says that its encoder can run data-parallel."""
+    named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))
+    value = getattr(node, "value", None)
+    return named and isinstance(value, ast.Constant) and bool(value.value)
+
+
 def _ungated(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> Iterator[Diagnostic]:
     """A class that may run its encoder data-parallel, without a gate."""
     owner = find_class(tree.parse(model.path), model.class_name)
     if owner is None or port.gate is not None or (port.packs_rows and CHUNK not in port.modalities):
         return  # The tokens of an image's rows are known, and looked at when a model starts; those of frames are not.
     for node in owner.body:
-        named = any(isinstance(target, ast.Name) and target.id == _DATA_PARALLEL for target in assigned_to(node))
-        if named and isinstance(getattr(node, "value", None), ast.Constant) and node.value.value:  # type: ignore[attr-defined]
+        if is_data_parallel(node):
             yield Diagnostic(
                 "VCG445",
                 f"{model.class_name} can run its encoder data-parallel, where nothing can gather a cut's features",

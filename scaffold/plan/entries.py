@@ -178,7 +178,7 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
             Code("Few layers with random weights: the test runs on any GPU and downloads no"),
-            Code("weights. It checks capture and replay, not the text."),
+            Code("weights. Its text means nothing."),
         )
     return comments
 

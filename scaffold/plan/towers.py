@@ -21,7 +21,7 @@ from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
-from scaffold.plan.cut import extraction_facts, plan_way, way_facts
+from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
@@ -117,7 +117,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
-                facts = replace(facts, extraction=found, has_gate=gated)
+                shares = _shares_items(port, program, family, tree)
+                facts = replace(facts, extraction=found, has_gate=gated, shares_items=shares)
                 return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)
             notes = (*notes, found)
         facts = replace(
@@ -449,6 +450,12 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
             "let all of them normalise pixels in one way, or move it into the tower",
         )
     return next(iter(found), "{pixels}")
+
+
+def _shares_items(port: AnyPort, program: Program, family: Family, tree: SourceTree) -> bool:
+    """Whether ranks may share the items of a batch: the class, or one that inherits its port, says that it can."""
+    heirs = (program.owner(heir.path, heir.class_name) for heir in find_subclasses(tree, port.module, port.class_name))
+    return any(is_data_parallel(node) for _, owner in (*family, *heirs) for node in owner.body)
 
 
 def _has(family: Family, attribute: str) -> bool:

@@ -77,6 +77,7 @@ class TreeFacts:
     processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
     own for the modality of a batch. `sync_guard`: the module of `gpu_sync_allowed`, where the tree has it and the port
     splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
+    `shares_items`: ranks may share the items of a batch, so that one of them may get none.
     """
 
     has_input_dtype: bool | None = None
@@ -97,6 +98,7 @@ class TreeFacts:
     sync_guard: str | None = None
     constants: Mapping[str, int] = field(default_factory=dict)
     states_modality: bool = False
+    shares_items: bool = True
 
 
 @dataclass(frozen=True)
@@ -329,6 +331,10 @@ class UnitsView(View):
     embeddings: Code | None
     #: The call that is recorded, of the pixels of a batch.
     eager: Code
+    #: Whether what runs on a graph's features may read any of the inputs.
+    parses: bool
+    #: Whether a batch may be without items.
+    may_be_empty: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
     makes_items: bool
     may_be_items: bool
@@ -900,7 +906,7 @@ def _entry(modality: CutModality, encode: str, facts: TreeFacts) -> Entry:
 
 def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView | UnitsView:
     if port.explicit is not None and facts.extraction is not None:
-        return _units(port, port.explicit, facts.extraction, _shared(port, profile, facts))
+        return _units(port, port.explicit, facts.extraction, facts, _shared(port, profile, facts))
     names = sided = Names.of(port)
     shapes: dict[str, Any] = {}
     if port.has_paths:
@@ -986,7 +992,9 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
     )
 
 
-def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: dict[str, Any]) -> UnitsView:
+def _units(
+    port: CutPort, explicit: Explicit, extraction: Extraction, facts: TreeFacts, shared: dict[str, Any]
+) -> UnitsView:
     """The view of an explicit port."""
     names = Names.of(port)
     [modality] = port.modalities.values()
@@ -1011,6 +1019,9 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
+    # What runs on a graph's features may read any input; a graph that gives embeddings reads its buffers alone.
+    parses = extraction.after is not None and not follows
+    read = {*joined, *port.sized.values(), port.embeds}
 
     def encoded(values: Mapping[str, str]) -> Code:
         given = dict(zip(("pixels", *port.beside), values.values(), strict=True))
@@ -1031,9 +1042,11 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         eager=encoded(joined),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
-        batched=list(port.batched),
+        batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
-        sized=list(port.sized),
+        sized=[key for key in port.sized if parses or key in read],
+        parses=parses,
+        may_be_empty=facts.shares_items,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
             UnitBuffer(
@@ -1052,7 +1065,7 @@ def _units(port: CutPort, explicit: Explicit, extraction: Extraction, shared: di
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})") if extraction.after and not follows else None,
+        embeddings=Code(f"self.{extraction.after}({given})") if parses else None,
     )
 
 
