@@ -79,12 +79,6 @@ class Page:
         return next(line for line in self.text.splitlines() if line.startswith("# ")).removeprefix("# ")
 
 
-def page(name: str, answers: str, script: str, results: Iterable[str], *parts: str) -> Page:
-    """`docs/measured/NAME.md`: a heading, the parts, and the origin of the numbers at the end."""
-    found = tuple(results)
-    return Page(f"docs/measured/{name}.md", document(*parts, *sources(script, found)), answers, found)
-
-
 def text_page(name: str, results: Iterable[str], known: Mapping[str, Any]) -> Page:
     """`docs/measured/NAME.md` from `texts/NAME.md`: a head, and Markdown whose holes are expressions of `known`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measured import NAMES, RESULTS, Page, load, page, sheet, table
+from measured import NAMES, RESULTS, Page, load, low_high, sheet, table, text_page
 
 COLUMNS = (
     ("model", "{name}"), ("call", "{call}"), ("eager, ms", "{eager_ms:.1f}"), ("vLLM's manager", "{vllm_ms:.1f}"),
@@ -53,47 +53,9 @@ def pages() -> list[Page]:
         if row["ours_ms"] > row["eager_ms"]
     ]
     whole = [row for row in rows if "whole_vllm_ms" in row]
-    names = " and ".join(dict.fromkeys(NAMES[row["model"]] for row in whole))
     best = [min(row["whole_vllm_ms"], row["whole_ours_ms"]) / row["ours_ms"] for row in whole]
-    return [
-        page(
-            "cuts",
-            "What does a graph of the encoder alone bring?",
-            "benchmarks/cut_gpu.py",
-            [*results, *FORM_RESULTS],
-            "# Encoders that are cut out",
-            "A cut pays where launches take the time. It brings nothing where a call has many tiles.",
-            f"Slower with ours than eager: {'; '.join(slower)}."
-            if slower
-            else "No call is slower with ours than eager.",
-            sheet(COLUMNS, rows),
-            """* *replayed*: ours replays a graph. Elsewhere it runs eager: for calls of several batches, and
-            where a trial of both ways said so.
-* Phi-3-V pads every image to 17 tiles. So its calls are large from the first image on.
-* Moondream 3, DeepSeek-V4 and both DeepSeek-OCR encode one image after the other. A graph holds the units of all
-            images. So eager is the same when each image comes alone, and a graph of several images runs other kernels.
-* Kimi-VL interpolates its positions for each image. Our manager keeps them, also where it runs eager; the limit and
-            vLLM's manager compute them anew.
-* The launches of Mistral 3's patch embedding, in front of the graph, are the distance to the limit.
-* Qwen2-Audio (Whisper's large tower) computes 30 seconds for each sound, however short. So its GPU has work for
-            two thirds of an eager call already. Qwen3-ASR computes as many frames as there are.
-* Errors are rounding. Eager differs as much when each image comes alone, because matrix products of other sizes
-            run other kernels.""",
-            "## Cut or whole",
-            f"""Upstream's ports of {names} capture the whole tower. The table has them beside our cuts, with the same
-            weights. A call takes the faster of the two managers with upstream's port {min(best):.2f} to {max(best):.2f}
-            times as long as our manager with the cut.""",
-            sheet(WHOLE, whole),
-            "## Explicit or re-entrant",
-            """The two forms of a port in vLLM's own manager, on one machine, each in two processes. The host of that
-            machine was slow, and eager calls depend on it most. An explicit port has the projector in the graph.""",
-            table(FORMS, _forms()),
-            "## How it was measured",
-            """The vision classes have real sizes, random weights in bfloat16 and FLASH_ATTN. Those of DeepSeek-V4 are
-            what vLLM's configuration of DeepSeek-V4.1 has by default, with 24 layers, which is our guess. `init --yes`
-            drafted the descriptors of BLIP-2, Moondream 3 and the models of sound; the others are shipped. Both
-            managers have their default budgets, and ours runs without tuning. *limit* is a graph of exactly the call's
-            size followed by the model's own assembly: no manager can beat it. An error is the largest difference
-            from eager, relative to the largest value.""",
-        )
-    ]
+    known = {
+        "slower": slower, "calls": sheet(COLUMNS, rows), "whole": sheet(WHOLE, whole), "best": low_high(best),
+        "wholes": list(dict.fromkeys(NAMES[row["model"]] for row in whole)), "forms": table(FORMS, _forms()),
+    }  # fmt: skip
+    return [text_page("cuts", [*results, *FORM_RESULTS], known)]
