@@ -128,7 +128,6 @@ def _crossing(crossing: Crossing) -> dict[str, Any]:
         "certain": crossing.certain,
         "nullable": crossing.nullable,
         "source": crossing.source,
-        "expression": crossing.expr,
         "evidence": [{"file": item.file, "line": item.line, "what": item.what} for item in crossing.evidence],
     }
 

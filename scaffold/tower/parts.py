@@ -91,7 +91,7 @@ class Crossing:
     `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when one variable crosses
     with several values, or when the caller of the slicer chose another name). `source` is the name of the cumulative
     crossing that a bound or lengths were computed from. `nullable`: the value may be None (some attention backends do
-    not use it). `expr` is the text of a named sub-expression, None for a plain variable.
+    not use it).
     """
 
     name: str
@@ -104,7 +104,6 @@ class Crossing:
     used_at: tuple[int, ...]
     certain: bool = True
     source: str | None = None
-    expr: str | None = None
     #: The variable that holds the value at the end of the metadata method, where that is not `key`.
     held: str | None = None
     #: Whether every path of the moved statements binds the variable; otherwise it starts as None.
@@ -163,15 +162,6 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Hoist:
-    """A maximal metadata-only part of a staying statement. The metadata method computes it as `name`."""
-
-    node: ast.expr
-    statement: ast.stmt
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
 class Declassified:
     """`x.device` or `x.dtype` of data, or `self.device`, inside a moved statement, and what stands for it there."""
 
@@ -216,7 +206,6 @@ class TowerSlice:
     method_parameters: tuple[Parameter, ...] = ()
     crossings: tuple[Crossing, ...] = ()
     pieces: tuple[Piece, ...] = field(default=(), repr=False)
-    hoists: tuple[Hoist, ...] = field(default=(), repr=False)
     declassified: tuple[Declassified, ...] = field(default=(), repr=False)
     #: Metadata arguments of children that have no effect there: the new `forward` passes None.
     dead_arguments: tuple[ast.expr, ...] = field(default=(), repr=False)

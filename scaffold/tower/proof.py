@@ -174,9 +174,8 @@ class _Forms:
 
     def __init__(self, tower: TowerSlice) -> None:
         declassified = {_position(d.node): d.replacement for d in tower.declassified}
-        names = {_position(h.node): h.name for h in tower.hoists}
         self._calls = {_position(child.call): child for child in tower.children}
-        names |= {_position(argument): "None" for argument in tower.dead_arguments}
+        names = {_position(argument): "None" for argument in tower.dead_arguments}
         self._moved, self._staying = declassified, names
 
     def moved(self, node: ast.stmt) -> str:
@@ -250,10 +249,6 @@ class _Harmless:
         if isinstance(value, (ast.BoolOp, ast.Call)) and target.startswith("num_"):
             bare = text.removeprefix("max(").removesuffix(")")
             return all(part.strip().endswith(" or 0") for part in bare.split(","))
-        hoist = next((h for h in self.tower.hoists if h.name == target), None)
-        if hoist is not None:
-            moved = ast.Expr(hoist.node)
-            return ast.dump(_Forms(self.tower).copy(moved, moved=True)) == ast.dump(ast.Expr(value))
         return any(
             text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(")
             and target.startswith(child.attribute)

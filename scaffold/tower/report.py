@@ -62,8 +62,6 @@ def _crossings(tower: TowerSlice, *, verbose: bool) -> Iterator[str]:
         shown = crossing.evidence if verbose else crossing.evidence[-1:]
         for evidence in shown:
             yield f"    {'':<{width}}    {evidence.file}:{evidence.line}: {evidence.what}"
-        if verbose and crossing.expr is not None:
-            yield f"    {'':<{width}}    names `{' '.join(crossing.expr.split())}`"
 
 
 def _kind(crossing: Crossing) -> str:

@@ -5,7 +5,6 @@ The rules, in the order in which they are applied to a statement:
 * only metadata: it moves; only configuration: it goes where it is read, to both sides if needed; the rest stays;
 * a block under a configuration condition is split under the same condition;
 * a loop over blocks that touches data stays whole, so that a choice per layer (`cu_now = cu_seqlens`) stays there;
-* the largest metadata-only part of a data expression gets a name and is computed with the metadata;
 * a child module that gets metadata as arguments, and would need host values of it, is cut in its own right.
 
 Everything else is refused with the line and the reason (VCG451 to VCG459): a guess would be captured and replayed.
@@ -32,7 +31,6 @@ from scaffold.tower.parts import (
     Evidence,
     Form,
     Hazard,
-    Hoist,
     Kind,
     Label,
     Parameter,
@@ -502,21 +500,6 @@ class _DataUses:
     added: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Hoisting:
-    """The facts that decide which sub-expressions of one statement get names.
-
-    `local` are names that the statement itself writes, `taken` all names of the function, `handed` what goes to a child
-    module, `risky` the sorted lines where metadata must not be captured.
-    """
-
-    leaf: Piece
-    local: frozenset[str]
-    taken: dict[str, int]
-    handed: set[ast.expr]
-    risky: Sequence[int]
-
-
 @dataclass(eq=False)
 class _Slicer:
     """The slice of one function in the making."""
@@ -528,7 +511,6 @@ class _Slicer:
     base: TowerSlice
     values: dict[str, Value]
     depth: int
-    hoists: list[Hoist] = field(default_factory=list)
     children: list[ChildSlice] = field(default_factory=list)
     dead: list[ast.expr] = field(default_factory=list)
     warnings: list[Diagnostic] = field(default_factory=list)
@@ -558,9 +540,9 @@ class _Slicer:
         pieces = self._share_constants(pieces)
         self._find_children(pieces)
         self._find_dead_arguments(pieces)
-        self._find_hoists(pieces)
-        uses = list(self._uses(pieces))
         self._check_order(pieces)
+        self._check_named(pieces)
+        uses = list(self._uses(pieces))
         crossings = self._crossings(pieces, uses)
         moved = self._moved_nodes(pieces)
         declassified = self._declassify(moved)
@@ -573,7 +555,6 @@ class _Slicer:
             metadata_method=METADATA_METHOD,
             crossings=tuple(crossings),
             pieces=pieces,
-            hoists=tuple(self.hoists),
             declassified=declassified,
             dead_arguments=tuple(self.dead),
             children=tuple(self.children),
@@ -847,44 +828,45 @@ class _Slicer:
     def _raw_hazards(self) -> Iterable[RawHazard]:
         return self.interpreter.hazards.values()
 
-    # ------------------------------------------------------------------ naming sub-expressions
+    # ------------------------------------------------------------------ does a name hold what crosses?
 
-    def _find_hoists(self, pieces: tuple[Piece, ...]) -> None:
-        taken = {node.id: 1 for node in ast.walk(self.function) if isinstance(node, ast.Name)}
+    def _check_named(self, pieces: tuple[Piece, ...]) -> None:
+        """Refuse metadata that a data expression makes: the graph would compute it, of padded buffers."""
         handed = {expression for child in self.children for _, expression in child.arguments} | {*self.dead}
         risky = sorted(raw.line for raw in self._raw_hazards() if not raw.via and raw.labels == Label.META)
         for leaf in flatten(pieces):
-            if leaf.place is Place.STAY:
-                for statement in _statements(leaf.node):
-                    local = self._writes(leaf.node) if statement is not leaf.node else frozenset()
-                    for expression, hint in _own_expressions(statement):
-                        self._hoist_in(expression, hint, _Hoisting(leaf, local, taken, handed, risky))
+            for statement in _statements(leaf.node) if leaf.place is Place.STAY else ():
+                local = self._writes(leaf.node) if statement is not leaf.node else frozenset()
+                for expression in _parts(statement):
+                    self._check_part(expression, local, handed, risky)
 
-    def _hoist_in(self, node: ast.expr, hint: str | None, into: _Hoisting) -> None:
-        if node in into.handed:
+    def _check_part(self, node: ast.expr, local: frozenset[str], handed: set[ast.expr], risky: Sequence[int]) -> None:
+        """`local` are names that the statement itself writes, `handed` what goes to a child module, and `risky` the
+        sorted lines where metadata must not be captured."""
+        if node in handed or isinstance(node, (ast.Name, ast.Constant)):
             return
         value = self.interpreter.values.get(node)
-        if isinstance(node, (ast.Name, ast.Constant)):
-            return
         if (
             value is not None
             and value.labels == Label.META
             and value.form in (Form.TENSOR, Form.UNKNOWN)
             and isinstance(node, (ast.Call, ast.BinOp, ast.Subscript, ast.UnaryOp, ast.Attribute, ast.IfExp))
-            and into.local.isdisjoint(loads(node))
+            and local.isdisjoint(loads(node))
             and not _is_choice(node)
-            and not self._crosses_as_it_is(node, into.risky)
+            and not self._crosses_as_it_is(node, risky)
         ):
-            name = _fresh(hint or _describe(node), into.taken)
-            self.hoists.append(Hoist(node, into.leaf.node, name))
-            return
+            raise self._refuse(
+                "VCG456",
+                f"`{ast.unparse(node)}` follows from the grid, and no variable holds it",
+                node,
+                "compute it in a statement of its own, which can move: `name = ...`",
+            )
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            names = {name for generator in node.generators for name in stores(generator.target)}
-            into = replace(into, local=into.local | names)
+            local |= {name for generator in node.generators for name in stores(generator.target)}
         if isinstance(node, ast.Lambda):
-            into = replace(into, local=into.local | {arg.arg for arg in node.args.args})
-        for child, child_hint in _children(node):
-            self._hoist_in(child, child_hint, into)
+            local |= {arg.arg for arg in node.args.args}
+        for part in _parts(node):
+            self._check_part(part, local, handed, risky)
 
     def _crosses_as_it_is(self, node: ast.expr, risky: Sequence[int]) -> bool:
         """Arithmetic on tensor variables, or slices of them, can run in the graph: their own names are better keys."""
@@ -902,17 +884,14 @@ class _Slicer:
     def _uses(self, pieces: tuple[Piece, ...]) -> Iterator[_Use]:
         """Reads of metadata variables by staying statements, apart from those that a staying statement defined."""
         local: set[str] = set()
-        hoisted = {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
-        for child in self.children:
-            for _, expression in child.arguments:
-                hoisted |= {id(node) for node in ast.walk(expression)}
-        hoisted |= {id(node) for expression in self.dead for node in ast.walk(expression)}
+        handed = [*self.dead, *(expression for child in self.children for _, expression in child.arguments)]
+        inside = {id(node) for expression in handed for node in ast.walk(expression)}
         position = 0
 
         def crossing(names: list[ast.Name], statement: ast.stmt, path: _Path) -> Iterator[_Use]:
             for name in names:
                 value = self.interpreter.values.get(name)
-                if id(name) in hoisted or value is None or not value.labels & Label.META or name.id in local:
+                if id(name) in inside or value is None or not value.labels & Label.META or name.id in local:
                     continue
                 if not value.labels & (Label.DATA | Label.SHAPE):
                     yield _Use(name.id, name, statement, position, path, value)
@@ -992,32 +971,8 @@ class _Slicer:
                 pad_before=pad_before,
             )
             found.append((crossing.defined_at[0] if crossing.defined_at else 0, crossing))
-        top_level = {piece.node for piece in pieces}
-        found += [(hoist.node.lineno, self._hoisted(hoist, hoist.statement in top_level)) for hoist in self.hoists]
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
-
-    def _hoisted(self, hoist: Hoist, always: bool) -> Crossing:
-        """A named sub-expression as a crossing: its statement, which runs `always` or not, defines and uses it."""
-        value = self.interpreter.values[hoist.node]
-        kind, evidence, certain = self._kind(hoist.name, value, [hoist.statement])
-        return Crossing(
-            name=hoist.name,
-            key=hoist.name,
-            kind=kind,
-            form=value.form,
-            nullable=value.nullable,
-            evidence=evidence,
-            defined_at=(hoist.node.lineno,),
-            used_at=(hoist.node.lineno,),
-            certain=certain,
-            source=value.source,
-            expr=self.module.segment(hoist.node),
-            always=always,
-            host=value.host,
-            users=(hoist.statement,),
-            definer=hoist.statement,
-        )
 
     def _version(self, use: _Use, writers: list[_Writer]) -> int:
         """The top-level statement (its position) after which a variable has the value that `use` reads; -1 at entry.
@@ -1232,7 +1187,7 @@ class _Slicer:
         return moved
 
     def _declassify(self, moved: set[ast.stmt]) -> tuple[Declassified, ...]:
-        roots = [*moved, *(hoist.node for hoist in self.hoists)]
+        roots: list[ast.AST] = [*moved]
         roots += [expression for child in self.children for _, expression in child.arguments]
         inside = {id(node): node for root in roots for node in ast.walk(root)}
         result = []
@@ -1270,8 +1225,6 @@ class _Slicer:
         for piece in _all(pieces):
             if piece.place is Place.SPLIT and piece.moved_writes:
                 reads.update(loads(_header(piece.node)))
-        for hoist in self.hoists:
-            reads.update(loads(hoist.node))
         return tuple(
             parameter
             for parameter in self.base.parameters
@@ -1280,8 +1233,7 @@ class _Slicer:
 
     def _hazards(self, moved: set[ast.stmt]) -> tuple[Hazard, ...]:
         child_of = {child.statement: child for child in self.children}
-        taken_out = {id(node) for hoist in self.hoists for node in ast.walk(hoist.node)}
-        taken_out |= {id(n) for child in self.children for _, argument in child.arguments for n in ast.walk(argument)}
+        taken_out = {id(n) for child in self.children for _, argument in child.arguments for n in ast.walk(argument)}
         hazards: list[Hazard] = []
         for raw in self.interpreter.hazards.values():
             child = child_of.get(raw.anchor)
@@ -1326,52 +1278,18 @@ def _has_effect(node: ast.stmt) -> bool:
     )
 
 
-def _own_expressions(node: ast.stmt) -> Iterator[tuple[ast.expr, str | None]]:
+def _parts(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions that a statement or an expression is made of, without those of nested statements."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
-            yield child, None
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr, None
-
-
-def _children(node: ast.expr) -> Iterator[tuple[ast.expr, str | None]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.keyword):
-            yield child.value, child.arg
-        elif isinstance(child, ast.expr):
-            yield child, None
-        elif isinstance(child, ast.comprehension):
-            yield child.iter, None
-            for condition in child.ifs:
-                yield condition, None
+            yield child
+        elif isinstance(child, (ast.keyword, ast.comprehension, ast.withitem)):
+            yield from _parts(child)
 
 
 def _is_choice(node: ast.expr) -> bool:
     """`a.shape`-like reads stay in place: naming them would let a number cross."""
     return isinstance(node, ast.Attribute) and root_name(node) is not None and root_name(node) != f"self.{node.attr}"
-
-
-def _describe(node: ast.expr) -> str:
-    """A name for an unnamed expression: `torch.cat(pos_embs)` gives `pos_embs_cat`, `ids[:, 0]` gives `ids_part`."""
-    names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in ("self", "torch", "np", "F")]
-    if isinstance(node, ast.Call):
-        verb = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "value")
-        if self_attribute(node.func) is not None:
-            return verb
-        return f"{names[0]}_{verb}" if names else verb
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return f"{names[0]}_part" if names else "metadata_value"
-
-
-def _fresh(name: str, taken: dict[str, int]) -> str:
-    """A name that is not taken. `taken` has the last number that was tried for each."""
-    candidate = name
-    while candidate in taken:
-        taken[name] += 1
-        candidate = f"{name}_{taken[name]}"
-    taken[candidate] = 1
-    return candidate
 
 
 def _all(pieces: tuple[Piece, ...]) -> Iterator[Piece]:

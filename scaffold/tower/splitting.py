@@ -150,8 +150,7 @@ class _Splitter:
         self.torch = _alias(tower.source, "torch") or "torch"
         self.numpy = _alias(tower.source, "numpy") or "np"
         self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
-        self.stay_replacements = [Replacement(hoist.node, hoist.name) for hoist in tower.hoists]
-        self.stay_replacements += [Replacement(child.call, self._child_call(child)) for child in tower.children]
+        self.stay_replacements = [Replacement(child.call, self._child_call(child)) for child in tower.children]
         self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
         self._check_reserved()
 
@@ -341,7 +340,7 @@ class _Splitter:
             elif piece.place is Place.SPLIT:
                 wrote |= self._emit_block(writer, piece, above, moved=True)
             elif piece.place is Place.STAY:
-                wrote |= self._emit_named(writer, piece, indentation)
+                wrote |= self._emit_children(writer, piece, indentation)
             above = piece.node.end_lineno or above
             if top:
                 self._emit_after(writer, piece)
@@ -381,13 +380,9 @@ class _Splitter:
                 writer.add("pass", inner)
         return True
 
-    def _emit_named(self, writer: _Writer, piece: Piece, indentation: str) -> bool:
-        """Named sub-expressions and child modules of a staying statement."""
+    def _emit_children(self, writer: _Writer, piece: Piece, indentation: str) -> bool:
+        """The metadata of the child modules that a staying statement calls."""
         wrote = False
-        for hoist in self.tower.hoists:
-            if hoist.statement is piece.node:
-                writer.add(f"{hoist.name} = {self.source.expression(hoist.node, self.moved_replacements)}", indentation)
-                wrote = True
         for child in self.tower.children:
             if child.statement is piece.node:
                 arguments = [self.source.expression(e, self.moved_replacements) for _, e in child.arguments]

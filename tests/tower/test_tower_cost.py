@@ -11,14 +11,14 @@ from scaffold.tower import slice_tower
 
 
 def choices(depth: int) -> str:
-    return "x" if depth == 0 else f"({choices(depth - 1)} if grid_thw[0] else {choices(depth - 1)})"
+    return "x + g" if depth == 0 else f"({choices(depth - 1)} if flag else {choices(depth - 1)})"
 
 
 #: Expressions with 2 to the power of n parts.
 SOURCES = {
     "nested choices": lambda n: f"self.patch_embed(x + {choices(n)})",
-    "a list of choices": lambda n: "self.patch_embed(x), [" + ", ".join(["x if grid_thw[0] else x"] * 2**n) + "]",
-    "a sum on each line": lambda n: "x" + "".join(f"\ny{i} = y * grid_thw[0]" for i in range(2**n)),
+    "a list of choices": lambda n: "self.patch_embed(x), [" + ", ".join(["x + g if flag else x"] * 2**n) + "]",
+    "a sum on each line": lambda n: "x" + "".join(f"\ny{i} = y * g[0]" for i in range(2**n)),
 }
 
 
@@ -27,7 +27,7 @@ def test_steps_grow_with_the_source(tmp_path, monkeypatch, source) -> None:
     steps = []
     plain = ast.iter_child_nodes
     for size in (6, 7):
-        tree = small_tree(tmp_path / str(size), f"y = {source(size)}\nreturn y")
+        tree = small_tree(tmp_path / str(size), f"g = self.lookup(grid_thw)\ny = {source(size)}\nreturn y")
         count = 0
 
         def counted(node):
