@@ -46,33 +46,43 @@ def split_at_load(
     that it may have, the form of its `grid`, and the model's class and attribute that hand it `pixels` as they come.
     """
     owner: Any = type(tower)
+    fit = None
     if pixels is not None and grid is not None:
         model, attribute = pixels
         _require_pixels(model, attribute)
-        asked = (entry, data, tuple(metadata), tuple(names.items()))
-        _require_fit(owner, asked, tuple(keys), tuple(lengths), tuple(parameters), grid)
-    if getattr(owner, METADATA_METHOD, None) is None:
-        replaced = _split(owner, entry, data, tuple(metadata), tuple(keys), tuple(names.items()))
-        _require_parameters(subclass(owner, replaced), parameters)
-        give_methods(tower, replaced)
-    else:
-        _require_parameters(owner, parameters)
+        fit = tuple(lengths), tuple(parameters), grid
+    replaced: tuple[Replaced, ...] = ()
+    if fit is not None or getattr(owner, METADATA_METHOD, None) is None:
+        replaced = _split(owner, (entry, data, tuple(metadata), tuple(names.items())), tuple(keys), fit)
+    _require_parameters(subclass(owner, replaced), parameters)
+    give_methods(tower, replaced)
 
 
 @cache
 def _split(
     owner: type[Any],
-    entry: str,
-    data: str,
-    metadata: tuple[str, ...],
+    asked: tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]],
     keys: tuple[str, ...],
-    names: tuple[tuple[str, str], ...],
+    fit: tuple[tuple[str, ...], tuple[str, ...], str] | None,
 ) -> tuple[Replaced, ...]:
-    """The methods of the proven split, compiled in the namespaces of the modules that they come from."""
+    """The methods of the proven split, compiled in the namespaces of the modules that they come from.
+
+    None where the class has a metadata method. With `fit` the tower is read: lengths, parameters, the form of the grid.
+    """
     tree, file = tree_of(owner)
+    entry, data, metadata, names = asked
+    has_method = getattr(owner, METADATA_METHOD, None) is not None
     try:
         found = slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata, names=dict(names))
-        split = split_tower(found)
+        split = None if has_method and found.already_split else split_tower(found)
+        if fit is not None:
+            lengths, wanted, grid = fit
+            takes = found.method_parameters if split is None else split.method_parameters
+            unfit = misfits(found, takes, keys=keys, lengths=lengths, wanted=wanted, grid=grid)
+            if unfit:
+                raise refused(owner, "; ".join(unfit))
+        if split is None or has_method:
+            return ()
         missing = sorted(set(keys) - set(split.keys))
         if missing:
             raise refused(owner, f"its split has no metadata named {', '.join(missing)}")
@@ -85,27 +95,6 @@ def _split(
             raise
         raise refused(owner, "its source has no split that is proven", *error.diagnostics) from None
     return tuple(compiled(owner, tree, edit, files[edit.file][1]) for edit in split.edits)
-
-
-@cache
-def _require_fit(
-    owner: type[Any],
-    asked: tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]],
-    keys: tuple[str, ...],
-    lengths: tuple[str, ...],
-    wanted: tuple[str, ...],
-    grid: str,
-) -> None:
-    tree, file = tree_of(owner)
-    entry, data, metadata, names = asked
-    try:
-        found = slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata, names=dict(names))
-        parameters = found.method_parameters if found.already_split else split_tower(found).method_parameters
-    except DiagnosticError as error:
-        raise refused(owner, "its source has no split that is proven", *error.diagnostics) from None
-    problems = misfits(found, parameters, keys=keys, lengths=lengths, wanted=wanted, grid=grid)
-    if problems:
-        raise refused(owner, "; ".join(problems))
 
 
 @cache
