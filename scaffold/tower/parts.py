@@ -88,8 +88,8 @@ class Hazard:
 class Crossing:
     """A value that metadata builds and data reads.
 
-    `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when one variable crosses
-    with several values, or when the caller of the slicer chose another name). `source` is the name of the cumulative
+    `name` is the variable in `forward`, `key` the entry of the metadata dict (they differ when the caller of the slicer
+    chose another name). `source` is the name of the cumulative
     crossing that a bound or lengths were computed from. `nullable`: the value may be None (some attention backends do
     not use it).
     """
@@ -104,24 +104,17 @@ class Crossing:
     used_at: tuple[int, ...]
     certain: bool = True
     source: str | None = None
-    #: The variable that holds the value at the end of the metadata method, where that is not `key`.
-    held: str | None = None
     #: Whether every path of the moved statements binds the variable; otherwise it starts as None.
     always: bool = True
     #: Where the tensor lives: True on the host, False on the device, None when the source does not tell.
     host: bool | None = None
-    #: The staying statements that read this version, and the leaf that defines it (None: a parameter).
+    #: The staying statements that read it, and the leaf that defines it last (None: a parameter).
     users: tuple[ast.stmt, ...] = field(default=(), repr=False, compare=False)
     definer: ast.stmt | None = field(default=None, repr=False, compare=False)
     #: Cumulative only: the form of the finished plain offsets, and the first top-level statement that reads them for
     #: something else (None: nothing does). Padding goes in front of it.
     plain_form: Form | None = None
     pad_before: ast.stmt | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def variable(self) -> str:
-        """The variable of the metadata method that the entry `key` is taken from."""
-        return self.held or self.key
 
 
 _FORMS = {"list": ("list", "List", "Sequence", "Iterable", "tuple"), "tensor": ("Tensor",)}

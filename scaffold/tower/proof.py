@@ -152,7 +152,7 @@ class _Matcher:
     def _merge_block(
         self, first: ast.stmt, rest: Sequence[ast.stmt], moved: Sequence[ast.stmt], staying: Sequence[ast.stmt]
     ) -> bool:
-        if not isinstance(first, (ast.If, ast.With, ast.AsyncWith)):
+        if not isinstance(first, ast.If):
             return False
         a = moved[0] if moved and _same_header(moved[0], self.forms.copy(first, moved=True)) else None
         b = staying[0] if staying and _same_header(staying[0], self.forms.copy(first, moved=False)) else None
@@ -161,7 +161,7 @@ class _Matcher:
                 continue
             if all(
                 self.merge(old, _body(left, part), _body(right, part))
-                for part, old in (("body", first.body), ("orelse", getattr(first, "orelse", [])))
+                for part, old in (("body", first.body), ("orelse", first.orelse))
             ) and self.merge(
                 rest, moved[1:] if left is not None else moved, staying[1:] if right is not None else staying
             ):
@@ -235,17 +235,14 @@ class _Harmless:
 
     def _assignment(self, target: str, value: ast.expr) -> bool:
         keys = {crossing.key for crossing in self.tower.crossings}
-        held = {crossing.variable for crossing in self.tower.crossings}
         names = {crossing.name for crossing in self.tower.crossings}
         text = ast.unparse(value)
         if isinstance(value, ast.Constant):
             return value.value is None and target in names
-        if isinstance(value, ast.Name):
-            return target in held and value.id in names
         if isinstance(value, ast.Subscript):
             return target in names and text in {f"{METADATA_ARGUMENT}['{key}']" for key in keys}
         if text == f"{target}.to(device=device, non_blocking=True)":
-            return target in held
+            return target in names
         if isinstance(value, (ast.BoolOp, ast.Call)) and target.startswith("num_"):
             bare = text.removeprefix("max(").removesuffix(")")
             return all(part.strip().endswith(" or 0") for part in bare.split(","))
@@ -323,12 +320,7 @@ def _strip(body: Sequence[ast.stmt], added: Counter[str]) -> Iterator[ast.stmt]:
 
 
 def _same_header(node: ast.stmt, other: ast.stmt) -> bool:
-    if isinstance(node, ast.If) and isinstance(other, ast.If):
-        return ast.dump(node.test) == ast.dump(other.test)
-    if isinstance(node, (ast.With, ast.AsyncWith)) and type(node) is type(other):
-        assert isinstance(other, (ast.With, ast.AsyncWith))
-        return [ast.dump(item) for item in node.items] == [ast.dump(item) for item in other.items]
-    return False
+    return isinstance(node, ast.If) and isinstance(other, ast.If) and ast.dump(node.test) == ast.dump(other.test)
 
 
 def _body(node: ast.stmt | None, part: str) -> list[ast.stmt]:

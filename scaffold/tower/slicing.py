@@ -123,7 +123,7 @@ def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
     if tower.already_split or not names:
         return tower
     crossings = tuple(
-        replace(crossing, key=names[crossing.key], held=crossing.key) if crossing.key in names else crossing
+        replace(crossing, key=names[crossing.key]) if crossing.key in names else crossing
         for crossing in tower.crossings
     )
     return replace(
@@ -427,56 +427,17 @@ def _source_key(
     return None
 
 
-#: The position of the top-level statement, then each split block around a leaf with the number of its body.
-_Path = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """A moved leaf that writes some variable."""
-
-    index: int
-    node: ast.stmt
-    path: _Path
-
-    @property
-    def top(self) -> int:
-        return self.path[0][0]
-
-
-def _exclusive(a: _Path, b: _Path) -> bool:
-    """Whether two leaves are in different branches of one block, so that only one of them runs."""
-    for (block, body), (other, other_body) in zip(a[1:], b[1:], strict=False):
-        if block != other:
-            return False
-        if body != other_body:
-            return True
-    return False
-
-
-def _paths(pieces: tuple[Piece, ...], path: _Path = ()) -> Iterator[tuple[Piece, _Path]]:
-    """All leaves in order, with their paths."""
-    for number, piece in enumerate(pieces):
-        own = path or ((number, 0),)
-        if piece.place is Place.SPLIT:
-            for index, body in enumerate(piece.bodies):
-                yield from _paths(body, (*own, (id(piece), index)))
-        else:
-            yield piece, own
-
-
 @dataclass(eq=False)
 class _Use:
     """One read of a metadata variable by a staying leaf, or by the condition of a block that stays in part.
 
-    `before` is the number of leaves that come before the read, `path` the split blocks around it.
+    `before` is the number of leaves that come before the read.
     """
 
     name: str
     node: ast.Name
     statement: ast.stmt
     before: int
-    path: _Path
     value: Value
 
 
@@ -592,17 +553,14 @@ class _Slicer:
         if isinstance(node, ast.If):
             return self._place_if(node, label)
         if isinstance(node, (ast.With, ast.AsyncWith)):
-            header = Label.NONE
-            for item in node.items:
-                header |= self.interpreter.values.get(item.context_expr, CONST).labels
-            if header & Label.META:
+            if any(leaf.place is Place.MOVE for leaf in flatten(self._place_all(node.body))):
                 raise self._refuse(
                     "VCG452",
-                    "a `with` block depends on metadata and touches data",
+                    "a `with` block has statements of metadata and of data",
                     node,
-                    "a captured graph runs the block once; take the dependence on the grid out of the `with`",
+                    "compute the metadata in front of it",
                 )
-            return self._split(node, label, [node.body])
+            return Piece(node, Place.STAY, label)
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             header_node = node.test if isinstance(node, ast.While) else node.iter
             header = self.interpreter.values.get(header_node, CONST).labels
@@ -675,14 +633,9 @@ class _Slicer:
                 "a captured graph keeps the branch of the capture. Make both branches one computation on tensors, or "
                 "move the metadata part of the branch out of it",
             )
-        return self._split(node, label, [node.body, node.orelse])
-
-    def _split(self, node: ast.stmt, label: Label, bodies: list[list[ast.stmt]]) -> Piece:
-        placed = tuple(self._place_all(body) for body in bodies)
-        writes: set[str] = set()
-        for piece in flatten(tuple(p for body in placed for p in body)):
-            writes |= piece.moved_writes
-        return Piece(node, Place.SPLIT, label, placed, frozenset(writes))
+        bodies = self._place_all(node.body), self._place_all(node.orelse)
+        writes = (piece.moved_writes for body in bodies for piece in flatten(body))
+        return Piece(node, Place.SPLIT, label, bodies, frozenset().union(*writes))
 
     def _writes(self, node: ast.stmt) -> frozenset[str]:
         names: set[str] = set()
@@ -710,7 +663,7 @@ class _Slicer:
             for piece in reversed(group):
                 if piece.place is Place.SPLIT:
                     bodies = tuple(settle(body) for body in reversed(piece.bodies))
-                    header = set(loads(_header(piece.node)))
+                    header = set(loads(_condition(piece)))
                     if any(leaf.place is not Place.STAY for body in bodies for leaf in flatten(body)):
                         moved.update(header)
                     staying.update(header)
@@ -888,112 +841,91 @@ class _Slicer:
         inside = {id(node) for expression in handed for node in ast.walk(expression)}
         position = 0
 
-        def crossing(names: list[ast.Name], statement: ast.stmt, path: _Path) -> Iterator[_Use]:
+        def crossing(names: list[ast.Name], statement: ast.stmt) -> Iterator[_Use]:
             for name in names:
                 value = self.interpreter.values.get(name)
                 if id(name) in inside or value is None or not value.labels & Label.META or name.id in local:
                     continue
                 if not value.labels & (Label.DATA | Label.SHAPE):
-                    yield _Use(name.id, name, statement, position, path, value)
+                    yield _Use(name.id, name, statement, position, value)
 
-        def walk(group: tuple[Piece, ...], path: _Path) -> Iterator[_Use]:
+        def walk(group: tuple[Piece, ...]) -> Iterator[_Use]:
             nonlocal position, local
-            for number, piece in enumerate(group):
-                own = path or ((number, 0),)
+            for piece in group:
                 if piece.place is Place.SPLIT:
                     if any(leaf.place in (Place.STAY, Place.BOTH) for leaf in flatten((piece,))):
-                        header = ast.Expr(_header(piece.node))
-                        yield from crossing(exposed_reads([header]), piece.node, own)
+                        yield from crossing(exposed_reads([ast.Expr(_condition(piece))]), piece.node)
                     entry, ends = set(local), []
-                    for index, body in enumerate(piece.bodies):
+                    for body in piece.bodies:
                         local = set(entry)
-                        yield from walk(body, (*own, (id(piece), index)))
+                        yield from walk(body)
                         ends.append(local)
                     local = set.intersection(*ends)
                     continue
                 if piece.place in (Place.MOVE, Place.BOTH):
                     local -= piece.moved_writes
                 elif piece.place is Place.STAY:
-                    yield from crossing(exposed_reads([piece.node]), piece.node, own)
+                    yield from crossing(exposed_reads([piece.node]), piece.node)
                     local |= must_writes([piece.node])
                 position += 1
 
-        yield from walk(pieces, ())
+        yield from walk(pieces)
 
     def _crossings(self, pieces: tuple[Piece, ...], uses: list[_Use]) -> list[Crossing]:
-        writers: dict[str, list[_Writer]] = {}
-        for index, (leaf, path) in enumerate(_paths(pieces)):
+        leaves = flatten(pieces)
+        writers: dict[str, list[int]] = {}
+        for index, leaf in enumerate(leaves):
             if leaf.place in (Place.MOVE, Place.BOTH):
                 for name in leaf.moved_writes:
-                    writers.setdefault(name, []).append(_Writer(index, leaf.node, path))
-        names = {use.name for use in uses}
-        groups: dict[tuple[str, int], list[_Use]] = {}
+                    writers.setdefault(name, []).append(index)
+        groups: dict[str, list[_Use]] = {}
         for use in uses:
-            groups.setdefault((use.name, self._version(use, writers.get(use.name, []))), []).append(use)
+            later = [index for index in writers.get(use.name, []) if index >= use.before]
+            if later:
+                raise self._refuse(
+                    "VCG455",
+                    f"`{use.name}` gets a value after data has used another one",
+                    leaves[later[0]].node,
+                    "give the later value a name of its own",
+                )
+            groups.setdefault(use.name, []).append(use)
         found: list[tuple[int, Crossing]] = []
-        for (name, version), members in groups.items():
-            tops = list(dict.fromkeys(writer.top for writer in writers.get(name, [])))
-            key = name
-            if tops and version != tops[-1]:
-                key = f"{name}_{tops.index(version)}" if version >= 0 else f"{name}_in"
-            made = [writer for writer in writers.get(name, []) if writer.top <= version]
+        for name, members in groups.items():
+            made = [leaves[index].node for index in writers.get(name, [])]
             value = members[0].value
             for use in members[1:]:
                 role, nullable = max(value.role, use.value.role), value.nullable or use.value.nullable
                 value = replace(value, role=role, nullable=nullable)
-            self._check_form(name, value, members[0].node, version)
-            if version < 0:
+            self._check_form(name, value, members[0].node, is_made=bool(made))
+            if not made:
                 for use in members:
                     self._check_followed(use)
             kind, evidence, certain = self._kind(name, value, [use.statement for use in members])
-            always = version < 0 or any(
-                piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node])
-                for piece in pieces
-                if piece.node.lineno <= pieces[version].node.lineno
+            always = not made or any(
+                piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node]) for piece in pieces
             )
-            plain_form, pad_before = self._padding_point(pieces, name, names) if _is_offsets(kind) else (None, None)
+            plain_form, pad_before = self._padding_point(pieces, name, {*groups}) if _is_offsets(kind) else (None, None)
             crossing = Crossing(
                 name=name,
-                key=key,
+                key=name,
                 kind=kind,
                 form=value.form,
                 nullable=value.nullable or not always,
                 evidence=evidence,
-                defined_at=tuple(writer.node.lineno for writer in made),
+                defined_at=tuple(node.lineno for node in made),
                 used_at=tuple(dict.fromkeys(use.node.lineno for use in members)),
                 certain=certain,
                 source=value.source if value.source != name else None,
                 always=always,
                 host=value.host,
                 users=tuple(dict.fromkeys(use.statement for use in members)),
-                definer=made[-1].node if made else None,
+                definer=made[-1] if made else None,
                 plain_form=plain_form,
                 pad_before=pad_before,
             )
             found.append((crossing.defined_at[0] if crossing.defined_at else 0, crossing))
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
-
-    def _version(self, use: _Use, writers: list[_Writer]) -> int:
-        """The top-level statement (its position) after which a variable has the value that `use` reads; -1 at entry.
-
-        Branches of one block exclude each other, so that the value at the end of the block serves both.
-        """
-        top = use.path[0][0]
-        here = [writer for writer in writers if writer.top == top and not _exclusive(writer.path, use.path)]
-        later = [writer for writer in here if writer.index >= use.before]
-        earlier = [writer for writer in here if writer.index < use.before]
-        if earlier and later:
-            raise self._refuse(
-                "VCG455",
-                f"one block makes two values of `{use.name}`, and data uses the first",
-                later[0].node,
-                "give the later value a name of its own",
-            )
-        if not later and any(writer.top == top for writer in writers):
-            return top
-        before = [writer.top for writer in writers if writer.top < top]
-        return before[-1] if before else -1
 
     def _padding_point(
         self, pieces: tuple[Piece, ...], name: str, crossing: set[str]
@@ -1046,7 +978,7 @@ class _Slicer:
                 )
             )
 
-    def _check_form(self, name: str, value: Value, node: ast.Name, version: int) -> None:
+    def _check_form(self, name: str, value: Value, node: ast.Name, *, is_made: bool) -> None:
         if value.form in (Form.PYTHON, Form.NUMPY):
             what = "a numpy array" if value.form is Form.NUMPY else "a Python value"
             raise self._refuse(
@@ -1056,7 +988,7 @@ class _Slicer:
                 "a captured graph freezes it. Pass a tensor, or move the computation that needs the value out of the "
                 "captured part",
             )
-        if version < 0 and name in self.base.metadata and value.form is not Form.TENSOR:
+        if not is_made and name in self.base.metadata and value.form is not Form.TENSOR:
             raise self._refuse(
                 "VCG456",
                 f"the metadata parameter `{name}` itself reaches data, and it may be a list",
@@ -1224,7 +1156,7 @@ class _Slicer:
                 reads.update(loads(leaf.node))
         for piece in _all(pieces):
             if piece.place is Place.SPLIT and piece.moved_writes:
-                reads.update(loads(_header(piece.node)))
+                reads.update(loads(_condition(piece)))
         return tuple(
             parameter
             for parameter in self.base.parameters
@@ -1264,11 +1196,10 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _header(node: ast.stmt) -> ast.expr:
-    if isinstance(node, ast.If):
-        return node.test
-    assert isinstance(node, (ast.With, ast.AsyncWith))
-    return ast.Tuple([item.context_expr for item in node.items], ast.Load())
+def _condition(piece: Piece) -> ast.expr:
+    """The condition of a block that is split."""
+    assert isinstance(piece.node, ast.If)
+    return piece.node.test
 
 
 def _has_effect(node: ast.stmt) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -301,7 +301,7 @@ class _Splitter:
                 statements.keep(part.text.lstrip("\n"))
         statements.added += moved.added + placement.added
         statements.blank()
-        entries = [f'    "{c.key}": {c.variable},' for c in self.tower.crossings]
+        entries = [f'    "{c.key}": {c.name},' for c in self.tower.crossings]
         entries += [f"    **{self._child_metadata(child)}," for child in self.tower.children]
         statements.add("return {\n" + "\n".join(entries) + "\n}", body)
         writer.keep(indent(self._docstring(), body) + "\n" + statements.text)
@@ -319,7 +319,7 @@ class _Splitter:
         first = body[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
             return first.end_lineno or first.lineno
-        line = self.source.header_end(self.function, body)
+        line = self.source.header_end(self.function)
         return max(line, self.function.returns.end_lineno or 0) if self.function.returns is not None else line
 
     def _emit_moved(self, writer: _Writer, pieces: Iterable[Piece], above: int, *, top: bool) -> bool:
@@ -332,7 +332,7 @@ class _Splitter:
                     if offsets.crossing.pad_before is piece.node:
                         self._emit_padding(writer, offsets)
             if piece.place in (Place.MOVE, Place.BOTH):
-                text = self.source.statement(piece.node, above, self.moved_replacements)
+                text = self._text(piece.node, above, self.moved_replacements)
                 if any(_contains(piece.node, declassified.node) for declassified in self.tower.declassified):
                     text = _joined(text)
                 writer.keep(text)
@@ -346,38 +346,35 @@ class _Splitter:
                 self._emit_after(writer, piece)
         return wrote
 
+    def _text(self, node: ast.stmt, above: int, replacements: Sequence[Replacement]) -> str:
+        """The lines of a statement, with the comments between it and line `above`."""
+        if not self.source.is_alone(node):
+            raise _refuse(self.tower, "a statement shares a line with another", "write it on lines of its own", node)
+        return self.source.statement(node, above, replacements)
+
     def _emit_block(self, writer: _Writer, piece: Piece, above: int, *, moved: bool) -> bool:
         """Write one side of a split block: its header, and the bodies of that side."""
         node = piece.node
+        assert isinstance(node, ast.If)
         indentation = self.source.indentation_of(node)
-        raw = [node.body, node.orelse] if isinstance(node, ast.If) else [node.body]  # type: ignore[attr-defined]
-        texts: list[_Writer] = []
-        for index, (statements, body) in enumerate(zip(raw, piece.bodies, strict=True)):
-            part = _Writer()
-            start = self.source.header_end(node, statements) if index == 0 else _line_before(statements)
-            if statements:
-                if moved:
-                    self._emit_moved(part, body, start, top=False)
-                else:
-                    self._emit_staying(part, body, start, top=False)
-            texts.append(part)
-        if not any(part.text for part in texts):
+        body, orelse = _Writer(), _Writer()
+        emit = self._emit_moved if moved else self._emit_staying
+        emit(body, piece.bodies[0], self.source.header_end(node), top=False)
+        if node.orelse:
+            emit(orelse, piece.bodies[1], node.orelse[0].lineno - 1, top=False)
+        if not body.text and not orelse.text:
             return False
-        if node.body[0].lineno == node.lineno:  # type: ignore[attr-defined]
-            raise _refuse(self.tower, "a block on one line has to be split", "write its body on lines of its own", node)
-        writer.keep(self.source.header(node, node.body, above))  # type: ignore[attr-defined]
-        inner = indentation + "    "
-        for index, part in enumerate(texts):
-            if index == 1:
-                if not part.text:
-                    continue
-                if not self.source.is_elif(raw[1]):
-                    writer.keep(f"{indentation}else:\n")
-            if part.text:
-                writer.keep(part.text.lstrip("\n"))
-                writer.added += part.added
-            else:
-                writer.add("pass", inner)
+        writer.keep(self.source.header(node, above))
+        if body.text:
+            writer.keep(body.text.lstrip("\n"))
+            writer.added += body.added
+        else:
+            writer.add("pass", indentation + "    ")
+        if orelse.text:
+            if not self.source.is_elif(node.orelse):
+                writer.keep(f"{indentation}else:\n")
+            writer.keep(orelse.text.lstrip("\n"))
+            writer.added += orelse.added
         return True
 
     def _emit_children(self, writer: _Writer, piece: Piece, indentation: str) -> bool:
@@ -395,7 +392,7 @@ class _Splitter:
         return wrote
 
     def _emit_after(self, writer: _Writer, piece: Piece) -> None:
-        """Overrides and snapshots right after the statement that makes a value."""
+        """Overrides right after the statement that makes a value."""
         inside = {id(node) for node in ast.walk(piece.node)}
         for crossing in self.tower.crossings:
             if crossing.definer is None or id(crossing.definer) not in inside:
@@ -411,8 +408,6 @@ class _Splitter:
                     len(self.body_indentation) + 4,
                 )
                 writer.add(f"if {condition}:\n" + indent(value, "    "), self.body_indentation)
-            if crossing.variable != crossing.name:
-                writer.add(f"{crossing.variable} = {crossing.name}", self.body_indentation)
 
     def _emit_padding(self, writer: _Writer, offsets: _Offsets) -> None:
         crossing, name = offsets.crossing, offsets.crossing.name
@@ -448,12 +443,12 @@ class _Splitter:
             if crossing.kind is Kind.HOST_BOUND or crossing.host is False:
                 continue
             line = _wrapped(
-                f"{crossing.variable} = {crossing.variable}.to",
+                f"{crossing.name} = {crossing.name}.to",
                 ["device=device", "non_blocking=True"],
                 len(self.body_indentation) + (4 if crossing.nullable else 0),
             )
             if crossing.nullable:
-                line = f"if {crossing.variable} is not None:\n" + indent(line, "    ")
+                line = f"if {crossing.name} is not None:\n" + indent(line, "    ")
             writer.add(line, self.body_indentation)
 
     def _docstring(self) -> str:
@@ -496,9 +491,9 @@ class _Splitter:
         first = self.function.body[0]
         spaced = False  # an empty line below the docstring is kept, and none is made: rule D202 from 0.31 on
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            writer.keep(self.source.statement(first, self.function.lineno))
+            writer.keep(self._text(first, self.function.lineno, ()))
             spaced = not self.source.lines[first.end_lineno or first.lineno].strip()
-        self.bound: dict[str, str] = {}
+        self.bound: set[str] = set()
         self.announced = False
         part = _Writer()
         self._emit_staying(part, self.tower.pieces, self._first_line(), top=True)
@@ -544,26 +539,19 @@ class _Splitter:
             if top:
                 self._emit_bindings(writer, piece)
             if piece.place in (Place.STAY, Place.BOTH):
-                writer.keep(self.source.statement(piece.node, above, self.stay_replacements))
+                writer.keep(self._text(piece.node, above, self.stay_replacements))
             elif piece.place is Place.SPLIT:
                 self._emit_block(writer, piece, above, moved=False)
             above = piece.node.end_lineno or above
 
     def _emit_bindings(self, writer: _Writer, piece: Piece) -> None:
-        """In front of the first statement that reads metadata: get all of it; later ones: rebind what has changed."""
+        """In front of the first statement that reads metadata: get all of it that nothing else writes."""
         inside = {id(node) for node in ast.walk(piece.node)}
         used = [c for c in self.tower.crossings if any(id(user) in inside for user in c.users)]
         children = [child for child in self.tower.children if id(child.statement) in inside]
         if not used and not children:
             return
         indentation = self.body_indentation
-        if len({c.name for c in used}) != len(used):
-            raise _refuse(
-                self.tower,
-                "one block of the captured part reads two values of the same metadata variable",
-                "give the later value a name of its own",
-                piece.node,
-            )
         wanted = list(used)
         if not self.announced:
             self.announced = True
@@ -577,14 +565,11 @@ class _Splitter:
             written = {
                 name for leaf in flatten(self.tower.pieces) if leaf.place is Place.STAY for name in stores(leaf.node)
             }
-            names = [c.name for c in self.tower.crossings]
-            wanted += [
-                c for c in self.tower.crossings if c not in used and names.count(c.name) == 1 and c.name not in written
-            ]
+            wanted += [c for c in self.tower.crossings if c not in used and c.name not in written]
             wanted.sort(key=self.tower.crossings.index)
         for crossing in wanted:
-            if self.bound.get(crossing.name) != crossing.key:
-                self.bound[crossing.name] = crossing.key
+            if crossing.name not in self.bound:
+                self.bound.add(crossing.name)
                 line = f'{crossing.name} = {METADATA_ARGUMENT}["{crossing.key}"]'
                 if len(indentation) + len(line) > _WIDTH:
                     line = f'{crossing.name} = {METADATA_ARGUMENT}[\n    "{crossing.key}"\n]'
@@ -679,10 +664,6 @@ def _wrapped(call: str, arguments: list[str], indentation: int) -> str:
     if "\n" not in inner and indentation + len(inner) <= _WIDTH:
         return f"{call}(\n{inner}\n)"
     return f"{call}(\n" + "".join(indent(argument, "    ") + ",\n" for argument in arguments) + ")"
-
-
-def _line_before(statements: list[ast.stmt]) -> int:
-    return statements[0].lineno - 1 if statements else 0
 
 
 def _contains(statement: ast.stmt, node: ast.AST) -> bool:

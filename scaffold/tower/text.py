@@ -6,10 +6,11 @@ Text is kept as it was written: a moved statement has the same characters, in th
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+from scaffold.syntax import FunctionNode, first_line
 
 
 @dataclass(frozen=True)
@@ -29,44 +30,34 @@ class SourceText:
         #: Where each line starts in the text, in bytes.
         self._starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
 
-    def statement(
-        self, node: ast.stmt, above: int, replacements: Sequence[Replacement] = (), *, comments: bool = True
-    ) -> str:
+    def statement(self, node: ast.stmt, above: int, replacements: Sequence[Replacement] = ()) -> str:
         """The lines of a statement with the comments between it and line `above` (the last line before it).
 
-        One blank line is kept in front if there was any. Statements that share a line with another are written anew.
+        One blank line is kept in front if there was any. No other statement is on these lines (`is_alone`).
         """
         assert node.end_lineno is not None
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        if not self._alone(node, first):
-            return indent(ast.unparse(_replaced(node, replacements)), self.indentation_of(node)) + "\n"
-        start = first
-        if comments:
-            while start - 1 > above and self.lines[start - 2].strip().startswith(b"#"):
-                start -= 1
-        blank = comments and start - 1 > above and not self.lines[start - 2].strip()
-        body = self._replaced_lines(start, node.end_lineno, replacements)
-        return ("\n" if blank else "") + body
+        start, blank = self._start(first_line(node), above)
+        return blank + self._slice(start, 0, node.end_lineno, len(self.lines[node.end_lineno - 1]), replacements) + "\n"
 
-    def header(self, node: ast.stmt, body: Sequence[ast.stmt], above: int) -> str:
-        """The lines of a block's header, from its own comments to the line before its body."""
-        if body[0].lineno == node.lineno:
-            raise ValueError("the block is on one line")
-        start = node.lineno
-        while start - 1 > above and self.lines[start - 2].strip().startswith(b"#"):
-            start -= 1
-        end = self.header_end(node, body)
-        blank = start - 1 > above and not self.lines[start - 2].strip()
-        return ("\n" if blank else "") + b"\n".join(self.lines[start - 1 : end]).decode() + "\n"
+    def header(self, node: ast.If, above: int) -> str:
+        """The lines of a block's header, from its own comments to the line before its body, which has lines of its own.
 
-    def header_end(self, node: ast.stmt, body: Sequence[ast.stmt]) -> int:
+        One blank line is kept in front if there was any.
+        """
+        start, blank = self._start(node.lineno, above)
+        return blank + b"\n".join(self.lines[start - 1 : self.header_end(node)]).decode() + "\n"
+
+    def _start(self, first: int, above: int) -> tuple[int, str]:
+        """The first line of the comments in front of line `first`, and a line feed where a blank line is above them."""
+        while first - 1 > above and self.lines[first - 2].strip().startswith(b"#"):
+            first -= 1
+        return first, "\n" if first - 1 > above and not self.lines[first - 2].strip() else ""
+
+    def header_end(self, node: ast.If | FunctionNode) -> int:
         """The last line of a block's header."""
-        end = node.lineno
-        expressions = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.withitem))]
-        for expression in expressions:
-            inner = expression.context_expr if isinstance(expression, ast.withitem) else expression
-            end = max(end, inner.end_lineno or end)
-        while end < body[0].lineno - 1 and not self.lines[end - 1].split(b"#")[0].rstrip().endswith(b":"):
+        expressions = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        end = max([node.lineno, *(expression.end_lineno or 0 for expression in expressions)])
+        while end < node.body[0].lineno - 1 and not self.lines[end - 1].split(b"#")[0].rstrip().endswith(b":"):
             end += 1
         return end
 
@@ -87,15 +78,12 @@ class SourceText:
         line = self.lines[node.lineno - 1]  # type: ignore[attr-defined]
         return line[: len(line) - len(line.lstrip())].decode()
 
-    def _alone(self, node: ast.stmt, first: int) -> bool:
+    def is_alone(self, node: ast.stmt) -> bool:
+        """Whether no other statement is on the lines of this one."""
         assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        before = self.lines[first - 1][: node.col_offset] if first == node.lineno else b""
+        before = self.lines[node.lineno - 1][: node.col_offset] if first_line(node) == node.lineno else b""
         after = self.lines[node.end_lineno - 1][node.end_col_offset :].strip()
         return not before.strip() and (not after or after.startswith(b"#"))
-
-    def _replaced_lines(self, start: int, end: int, replacements: Sequence[Replacement]) -> str:
-        return self._slice(start, 0, end, len(self.lines[end - 1]), replacements) + "\n"
 
     def _slice(
         self, line: int, column: int, end_line: int, end_column: int, replacements: Sequence[Replacement]
@@ -117,26 +105,6 @@ class SourceText:
             result += self._text[cursor:a] + new
             cursor = b
         return (result + self._text[cursor:end]).decode()
-
-
-def _replaced(node: ast.stmt, replacements: Sequence[Replacement]) -> ast.stmt:
-    """A copy of a statement with expressions replaced."""
-    by_position = {
-        (r.node.lineno, r.node.col_offset, r.node.end_lineno, r.node.end_col_offset): r.text for r in replacements
-    }
-
-    class Swap(ast.NodeTransformer):
-        def visit(self, inner: ast.AST) -> ast.AST:
-            if isinstance(inner, ast.expr):
-                key = (inner.lineno, inner.col_offset, inner.end_lineno, inner.end_col_offset)
-                if key in by_position:
-                    return ast.parse(by_position[key], mode="eval").body
-            visited: ast.AST = self.generic_visit(inner)
-            return visited
-
-    changed = Swap().visit(copy.deepcopy(node))
-    assert isinstance(changed, ast.stmt)
-    return changed
 
 
 def indent(text: str, indentation: str) -> str:
