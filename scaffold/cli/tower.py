@@ -47,7 +47,7 @@ def show_tower(
         console.document(json.dumps(_facts(tower), indent=2) + "\n")
     else:
         console.block(tower_report(tower, verbose=verbose).rstrip("\n"))
-    console.report(tower.warnings if as_json else ())
+    console.report(())
 
 
 def _slice_descriptor(tree: SourceTree, reference: str) -> TowerSlice:

@@ -12,8 +12,6 @@ import ast
 from dataclasses import dataclass, field
 from enum import Enum, Flag
 
-from scaffold.diagnostics import Diagnostic
-
 
 class Label(Flag):
     """Where a value comes from. No label means configuration: weights, attributes of `self`, literals."""
@@ -204,7 +202,6 @@ class TowerSlice:
     dead_arguments: tuple[ast.expr, ...] = field(default=(), repr=False)
     children: tuple[ChildSlice, ...] = ()
     hazards: tuple[Hazard, ...] = ()
-    warnings: tuple[Diagnostic, ...] = ()
     class_members: frozenset[str] = frozenset()
     #: Parameters with a default that the metadata statements read (they are passed on to the metadata method).
     constants: tuple[Parameter, ...] = ()

@@ -46,9 +46,6 @@ def _lines(tower: TowerSlice, *, verbose: bool, depth: int) -> Iterator[str]:
         yield from _statements(tower)
     if depth == 0:
         yield from _hazards(tower.hazards, verbose=verbose)
-        for warning in tower.warnings:
-            yield ""
-            yield f"  warning {warning.code} at {warning.span}: {warning.message}"
 
 
 def _crossings(tower: TowerSlice, *, verbose: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
 from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
@@ -474,7 +474,6 @@ class _Slicer:
     depth: int
     children: list[ChildSlice] = field(default_factory=list)
     dead: list[ast.expr] = field(default_factory=list)
-    warnings: list[Diagnostic] = field(default_factory=list)
     data_uses: dict[ast.stmt, _DataUses] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ the stages
@@ -520,7 +519,6 @@ class _Slicer:
             dead_arguments=tuple(self.dead),
             children=tuple(self.children),
             hazards=hazards,
-            warnings=tuple(self.warnings),
             constants=constants,
         )
 
@@ -957,25 +955,22 @@ class _Slicer:
                 elif point is None:
                     form, point = plain[0].form, piece.node
             elif plain and required and piece.moved_writes != {name}:
-                self._warn_padded(piece, name)
+                self._check_padded(piece, name)
             if point is None and name in piece.moved_writes and after.role is Role.CUMULATIVE:
                 form = after.form
         return form, point
 
-    def _warn_padded(self, piece: Piece, name: str) -> None:
-        """Say that a later statement will read padded offsets; a maximum does not change by them."""
+    def _check_padded(self, piece: Piece, name: str) -> None:
+        """Refuse a later statement that would read padded offsets; a maximum does not change by them."""
         if any(
             self.interpreter.after.get((piece.node, written), CONST).role is not Role.BOUND
             for written in piece.moved_writes - {name}
         ):
-            self.warnings.append(
-                Diagnostic(
-                    "VCG459",
-                    f"this reads `{name}` after it was padded to the captured number of sequences",
-                    self.module.span(piece.node),
-                    "check that empty sequences at the end do not change its result",
-                    Severity.WARNING,
-                )
+            raise self._refuse(
+                "VCG459",
+                f"this would read `{name}` after it was padded to the captured number of sequences",
+                piece.node,
+                "compute it before the lengths",
             )
 
     def _check_form(self, name: str, value: Value, node: ast.Name, *, is_made: bool) -> None:
