@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 
 from scaffold.verify.numeric import NumericReport, NumericRequest, check_numerics_all
+from scaffold.workflow import numeric_requests
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,25 @@ def reports_of(
     reports = dict(zip(early, check_numerics_all(short), strict=True))
     late = [m.name for m in mutants if m.name not in reports or not is_rejected(reports[m.name], m)]
     return {**reports, **dict(zip(late, check_numerics_all(requests[name] for name in late), strict=True))}
+
+
+def planted(
+    mutants: Sequence[Mutant], path: str, release: str, *port: Any, recipe: str | None = None, sampled: bool = True
+) -> Any:
+    """A test that each of `mutants` in the file `path` of a port is rejected. `port` is what `port_of` takes.
+
+    A pull request runs a sample of them (`cases`), or with `sampled=False` none.
+    """
+    reports: dict[str, NumericReport] = {}
+    parameters = cases(mutants) if sampled else [pytest.param(one, id=id_of(one)) for one in mutants]
+
+    @pytest.mark.trees
+    @pytest.mark.lab
+    @pytest.mark.parametrize("mutant", parameters)
+    def test(mutant: Mutant, release_tree: Any, asked: list[Mutant]) -> None:
+        if not reports:
+            [request] = numeric_requests(port_of(*port), release_tree(release), recipe=recipe)
+            reports.update(reports_of(request, path, mutants, asked))
+        assert_rejected(reports[mutant.name], mutant)
+
+    return test if sampled else pytest.mark.slow(test)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.adapters.outputs import Source, render_outputs
@@ -21,8 +21,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.entries import docs_row
 from scaffold.plan.methods import refusal
 from scaffold.protocol import GENERATIONS, TableAnchor, known_profile
-from scaffold.verify.numeric import NumericReport
-from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+from scaffold.workflow import prepare_port, prove_numerics
 
 RELEASE = "0.33.0"
 #: The last one without upstream's port of DeepSeek-OCR.
@@ -464,18 +463,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    """Every mutant of DeepSeek-OCR 2's port."""
-    [request] = numeric_requests(port_of("deepseek_ocr2"), release_tree(RELEASE))
-    return reports_of(request, FILE, MUTANTS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
-def test_a_wrong_port_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_a_wrong_port_is_rejected = planted(MUTANTS, FILE, RELEASE, "deepseek_ocr2", sampled=False)
 
 
 #: Mistakes where whole images alone have graphs.
@@ -498,18 +486,9 @@ WHOLE_ALONE = (
 )
 
 
-@pytest.fixture(scope="module")
-def pristine_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    """Every mutant of DeepSeek-OCR's port in its last pristine release."""
-    [request] = numeric_requests(port_of("deepseek_ocr"), release_tree(PRISTINE))
-    return reports_of(request, f"{MODELS}/deepseek_ocr.py", WHOLE_ALONE, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", WHOLE_ALONE, ids=id_of)
-def test_a_wrong_port_of_whole_images_is_rejected(mutant: Mutant, pristine_reports: dict[str, NumericReport]) -> None:
-    assert_rejected(pristine_reports[mutant.name], mutant)
+test_a_wrong_port_of_whole_images_is_rejected = planted(
+    WHOLE_ALONE, f"{MODELS}/deepseek_ocr.py", PRISTINE, "deepseek_ocr", sampled=False
+)
 
 
 #: Other values of DeepSeek-OCR's descriptor: sides that no image has, and a smallest grid of crops that is too large.

@@ -6,22 +6,19 @@ The shipped Gemma 4 also has graphs of frames, which have fewer patches than an 
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, cases, id_of, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.adapters.outputs import Source, render_outputs
-from scaffold.adapters.proof import prove_adapter
 from scaffold.adapters.source import render_adapter
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
 from scaffold.protocol import GENERATIONS, known_profile
-from scaffold.verify.numeric import NumericReport
-from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+from scaffold.workflow import prepare_port, prove_numerics
 
 pytestmark = pytest.mark.trees
 
@@ -144,16 +141,9 @@ MUTANTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    [request] = numeric_requests(port_of("diffusion_gemma"), release_tree(RELEASE), recipe="diffusion_gemma")
-    return reports_of(request, "vllm/model_executor/models/diffusion_gemma.py", MUTANTS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize("mutant", cases(MUTANTS))
-def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_mutants_are_rejected = planted(
+    MUTANTS, "vllm/model_executor/models/diffusion_gemma.py", RELEASE, "diffusion_gemma", recipe="diffusion_gemma"
+)
 
 
 PATHS = (
@@ -173,25 +163,4 @@ PATHS = (
 )
 
 
-@pytest.fixture(scope="module")
-def path_reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    [request] = numeric_requests(port_of("gemma4_mm"), release_tree(RELEASE))
-    return reports_of(request, MODEL, PATHS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", PATHS, ids=id_of)
-def test_mutants_of_paths_are_rejected(mutant: Mutant, path_reports: dict[str, NumericReport]) -> None:
-    assert_rejected(path_reports[mutant.name], mutant)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-def test_an_adapter_equals_its_release(tmp_path: Path, release_tree: Any) -> None:
-    text, mixin = render_adapter(port_of("gemma4_mm"), known_profile(GENERATIONS[-1]))
-    assert mixin is not None
-    (tmp_path / "adapter.py").write_text(text)
-    (tmp_path / f"{mixin.module}.py").write_text(mixin.source)
-    report = prove_adapter("gemma4_mm", tmp_path / "adapter.py", release_tree(RELEASE))
-    assert_right(report, 40)
+test_mutants_of_paths_are_rejected = planted(PATHS, MODEL, RELEASE, "gemma4_mm", sampled=False)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.cut import cut_at_load, prove_cut
 from scaffold.cut.hoist import documented, find_computed, has_room
 from scaffold.diagnostics import DiagnosticError
 from scaffold.syntax import FunctionNode
-from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.verify.numeric import check_numerics_all
 from scaffold.workflow import numeric_requests, prepare_port
 
 RELEASE = "0.33.0"
@@ -351,14 +351,4 @@ def test_keyes_port_equals_the_pristine_tree(release_tree: Any) -> None:
     assert report.hazards == ()
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    [request] = numeric_requests(port_of("keye"), release_tree(RELEASE))
-    return reports_of(request, KEYE, MUTANTS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
-def test_a_wrong_parameter_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_a_wrong_parameter_is_rejected = planted(MUTANTS, KEYE, RELEASE, "keye", sampled=False)

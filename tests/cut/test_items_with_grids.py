@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, cases, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.cut import plan_way
 from scaffold.protocol import SourceTree, find_model
 from scaffold.tower.source import Program
-from scaffold.verify.numeric import NumericReport, check_numerics_all
+from scaffold.verify.numeric import check_numerics_all
 from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
 
 pytestmark = pytest.mark.trees
@@ -107,16 +107,7 @@ MUTANTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    [request] = numeric_requests(port_of("ovis2_5"), release_tree(RELEASE))
-    return reports_of(request, MODEL, MUTANTS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize("mutant", cases(MUTANTS))
-def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_mutants_are_rejected = planted(MUTANTS, MODEL, RELEASE, "ovis2_5")
 
 
 #: A model whose layers attend to windows, but one.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, id_of, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.adapters.source import render_adapter
@@ -20,8 +20,7 @@ from scaffold.cut import cut_at_load, prove_cut
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import GENERATIONS, known_profile
-from scaffold.verify.numeric import NumericReport
-from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+from scaffold.workflow import prepare_port, prove_numerics
 
 RELEASE = "0.33.0"
 MODELS = "vllm/model_executor/models"
@@ -471,15 +470,6 @@ MUTANTS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    """Every mutant of Isaac's port."""
-    [request] = numeric_requests(port_of("isaac", ISAAC), release_tree(RELEASE), recipe=ISAAC_RECIPE)
-    return reports_of(request, ISAAC_FILE, MUTANTS, asked)
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=id_of)
-def test_a_wrong_loop_is_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_a_wrong_loop_is_rejected = planted(
+    MUTANTS, ISAAC_FILE, RELEASE, "isaac", ISAAC, recipe=ISAAC_RECIPE, sampled=False
+)

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
-from port_mutants import Mutant, assert_rejected, cases, reports_of
+from port_mutants import Mutant, planted
 from proven import assert_right
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.verify.numeric import NumericReport
-from scaffold.workflow import numeric_requests, prepare_port, prove_numerics
+from scaffold.workflow import prepare_port, prove_numerics
 
 RELEASE = "0.33.0"
 PACKAGE = "vllm/models/deepseek_v41/"
@@ -108,14 +107,4 @@ MUTANTS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def reports(release_tree: Any, asked: list[Mutant]) -> dict[str, NumericReport]:
-    [request] = numeric_requests(port_of("deepseek_v41"), release_tree(RELEASE))
-    return reports_of(request, MODEL, MUTANTS, asked)
-
-
-@pytest.mark.trees
-@pytest.mark.lab
-@pytest.mark.parametrize("mutant", cases(MUTANTS))
-def test_mutants_are_rejected(mutant: Mutant, reports: dict[str, NumericReport]) -> None:
-    assert_rejected(reports[mutant.name], mutant)
+test_mutants_are_rejected = planted(MUTANTS, MODEL, RELEASE, "deepseek_v41")
