@@ -367,7 +367,14 @@ def describe_change(
     plan = list(_test_plan(port, change))
     result = [*_verification(proof, change), *_benchmark(port, benchmark)]
     notes = [*_design_notes(port, change), *_worse(change)]
-    sections = {
+    return under_headings(change.tree, purpose, plan, result, notes)
+
+
+def under_headings(
+    tree: SourceTree, purpose: Sequence[str], plan: Sequence[str], result: Sequence[str], notes: Sequence[str]
+) -> str:
+    """A description under the headings of the tree's own template, with a comment where nothing is known."""
+    sections: Mapping[str, Sequence[str]] = {
         "Purpose": [*purpose, "", *notes],
         "Test Plan": plan,
         "Test Result": result,
@@ -376,11 +383,6 @@ def describe_change(
         "Validation": [*plan, "", *result],
         "Details": notes,
     }
-    return under_headings(change.tree, sections)
-
-
-def under_headings(tree: SourceTree, sections: Mapping[str, Sequence[str]]) -> str:
-    """A description under the headings of the tree's own template, with a comment where nothing is known."""
     headings, rest = _template(tree)
     lines: list[str] = []
     for heading in headings:

@@ -23,18 +23,7 @@ def describe_fix(fix: Fix, *, command: str) -> str:
     """The description in Markdown, under the headings of the tree's own template. `command` runs the checks again."""
     purpose, plan, result = list(_purpose(fix)), list(_plan(command)), list(_result(fix))
     notes = list(_notes(fix))
-    return under_headings(
-        fix.tree,
-        {
-            "Purpose": [*purpose, "", *notes],
-            "Test Plan": plan,
-            "Test Result": result,
-            "Overview": purpose[:1],
-            "Claims": purpose[2:],
-            "Validation": [*plan, "", *result],
-            "Details": notes,
-        },
-    )
+    return under_headings(fix.tree, purpose, plan, result, notes)
 
 
 def _purpose(fix: Fix) -> Iterator[str]:

@@ -143,7 +143,7 @@ class Piece:
     place: Place
     label: Label
     bodies: tuple[tuple[Piece, ...], ...] = ()
-    #: Names that the moved part of this piece writes, and those that the staying part reads from metadata.
+    #: Names that the moved part of this piece writes.
     moved_writes: frozenset[str] = frozenset()
     reason: str = ""
 

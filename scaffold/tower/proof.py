@@ -309,11 +309,9 @@ def _strip(body: Sequence[ast.stmt], added: Counter[str]) -> Iterator[ast.stmt]:
             added[dump] -= 1
             continue
         kept = node
-        if isinstance(node, (ast.If, ast.With, ast.AsyncWith)):
+        if isinstance(node, ast.If):
             kept = copy.copy(node)
-            kept.body = list(_strip(node.body, added))
-            if isinstance(kept, ast.If) and isinstance(node, ast.If):
-                kept.orelse = list(_strip(node.orelse, added))
+            kept.body, kept.orelse = list(_strip(node.body, added)), list(_strip(node.orelse, added))
         yield kept
     for dump in [dump for dump, count in added.items() if not count]:
         del added[dump]

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
-from scaffold.tower.interpret import Interpreter, RawHazard, annotation_form, root_name
+from scaffold.tower.interpret import Facts, Interpreter, RawHazard, annotation_form, root_name
 from scaffold.tower.names import exposed_reads, loads, must_writes, stores
 from scaffold.tower.parts import (
     ChildSlice,
@@ -530,10 +530,8 @@ class _Slicer:
 
     def _label(self, node: ast.stmt) -> Label:
         label = Label.NONE
-        for inner in _statements(node):
-            facts = self.interpreter.facts.get(inner)
-            if facts is not None:
-                label |= facts.label
+        for facts in self._facts(node):
+            label |= facts.label
         return label
 
     def _place_all(self, statements: Sequence[ast.stmt]) -> tuple[Piece, ...]:
@@ -636,20 +634,15 @@ class _Slicer:
         return Piece(node, Place.SPLIT, label, bodies, frozenset().union(*writes))
 
     def _writes(self, node: ast.stmt) -> frozenset[str]:
-        names: set[str] = set()
-        for inner in _statements(node):
-            facts = self.interpreter.facts.get(inner)
-            if facts is not None:
-                names |= facts.writes | facts.mutates
-        return frozenset(names)
+        return frozenset(name for facts in self._facts(node) for name in facts.writes | facts.mutates)
 
     def _mutates(self, node: ast.stmt) -> frozenset[str]:
-        names: set[str] = set()
-        for inner in _statements(node):
-            facts = self.interpreter.facts.get(inner)
-            if facts is not None:
-                names |= facts.mutates
-        return frozenset(names)
+        return frozenset(name for facts in self._facts(node) for name in facts.mutates)
+
+    def _facts(self, node: ast.stmt) -> Iterator[Facts]:
+        """The effects of a statement and of those nested in it."""
+        known = self.interpreter.facts
+        return (known[inner] for inner in _statements(node) if inner in known)
 
     def _share_constants(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         """Give each configuration statement to the side that reads it, or to both."""

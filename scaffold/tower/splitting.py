@@ -319,8 +319,7 @@ class _Splitter:
         first = body[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
             return first.end_lineno or first.lineno
-        line = self.source.header_end(self.function)
-        return max(line, self.function.returns.end_lineno or 0) if self.function.returns is not None else line
+        return self.source.header_end(self.function)
 
     def _emit_moved(self, writer: _Writer, pieces: Iterable[Piece], above: int, *, top: bool) -> bool:
         """Write the moved part of a body; gives whether it has one."""
