@@ -181,6 +181,7 @@ class Port(Record):
 
     #: Sections of some layouts.
     explicit: Explicit | ExplicitRows | None = attach(default=None)
+    data_parallel: DataParallel | None = attach(default=None)
     #: Whether whole images alone have graphs.
     whole: bool = attach(default=False)
 
@@ -354,7 +355,7 @@ class Port(Record):
     @property
     def switches(self) -> tuple[str, ...]:
         """Attributes of the model's own data parallelism that are off inside of recorded calls."""
-        return ()
+        return self.data_parallel.switches if self.data_parallel else ()
 
     @property
     def flashinfer(self) -> bool:
@@ -727,10 +728,6 @@ class TilesPort(SizedPort):
     def holds(self) -> tuple[str, ...]:
         return _counted(self.item)
 
-    @property
-    def switches(self) -> tuple[str, ...]:
-        return self.data_parallel.switches if self.data_parallel else ()
-
 
 class PackedPort(SizedPort):
     """The patch rows of all items, one after another, and metadata that the tower computes from their grids."""
@@ -761,7 +758,7 @@ class PackedPort(SizedPort):
     forward: PackedForward = declare(Section(PackedForward), "call that is recorded")
     eager: Eager = declare(Section(Eager), "call for items that no graph fits")
     post: After | None = declare(Section(After), "what runs after a replay", default=None)
-    tower_: Tower = declare(Section(Tower), "what the splitting of the tower needs", key="tower")
+    split: Tower = declare(Section(Tower), "what the splitting of the tower needs", key="tower")
 
     @property
     def tower(self) -> str:
@@ -779,11 +776,6 @@ class PackedPort(SizedPort):
     @property
     def holds(self) -> tuple[str, ...]:
         return _counted(self.item)
-
-    @property
-    def split(self) -> Tower:
-        """The facts for a split of the tower."""
-        return self.tower_
 
     @property
     def merge(self) -> tuple[Expression, Expression]:
@@ -917,10 +909,6 @@ class PathsPort(SizedPort):
     def assembled(self) -> tuple[Path, ...]:
         """The paths in the order of an item's parts."""
         return tuple(self.paths[name] for name in self.post.assemble)
-
-    @property
-    def switches(self) -> tuple[str, ...]:
-        return self.data_parallel.switches if self.data_parallel else ()
 
 
 PORTS: dict[

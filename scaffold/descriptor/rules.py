@@ -571,7 +571,7 @@ def tower_names_are_buffers(context: Context, port: PackedPort) -> Problems:
     """`tower.names` maps variables to buffers, one each: VCG329."""
     known = [*(port.buffers or ()), *(buffer for _, buffer, _ in _sequence_buffers(port))]
     seen: dict[str, str] = {}
-    for variable, buffer in ((port.tower_.names if port.tower_ else None) or {}).items():
+    for variable, buffer in ((port.split.names if port.split else None) or {}).items():
         if buffer is None:
             continue
         at = f"tower.names.{variable}"
