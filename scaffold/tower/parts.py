@@ -109,8 +109,8 @@ class Crossing:
     #: The staying statements that read it, and the leaf that defines it last (None: a parameter).
     users: tuple[ast.stmt, ...] = field(default=(), repr=False, compare=False)
     definer: ast.stmt | None = field(default=None, repr=False, compare=False)
-    #: Cumulative only: the form of the finished plain offsets, and the first top-level statement that reads them for
-    #: something else (None: nothing does). Padding goes in front of it.
+    #: Cumulative only: the form of the finished plain offsets, and the first top-level statement that changes them
+    #: again (None: none does). Padding goes in front of it.
     plain_form: Form | None = None
     pad_before: ast.stmt | None = field(default=None, repr=False, compare=False)
 

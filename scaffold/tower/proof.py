@@ -116,10 +116,7 @@ def _hands_down(call: ast.expr, child: TowerSlice, takes: frozenset[str]) -> boo
     assert isinstance(call, ast.Call), "its text is that of a call"
     names = {keyword.arg for keyword in call.keywords if keyword.arg == ast.unparse(keyword.value)}
     kinds = {crossing.kind for slice_ in _slices(child) for crossing in slice_.crossings}
-    padded = (
-        not kinds & {Kind.CUMULATIVE, Kind.TWO_SECTION}
-        or {"max_batch_size", *takes & {"max_frames_per_batch"}} <= names
-    )
+    padded = Kind.CUMULATIVE not in kinds or {"max_batch_size", *takes & {"max_frames_per_batch"}} <= names
     bounded = Kind.HOST_BOUND not in kinds or any(name and name.endswith("override") for name in names)
     return padded and bounded
 

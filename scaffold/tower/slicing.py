@@ -7,7 +7,7 @@ The rules, in the order in which they are applied to a statement:
 * a loop over blocks that touches data stays whole, so that a choice per layer (`cu_now = cu_seqlens`) stays there;
 * a child module that gets metadata as arguments, and would need host values of it, is cut in its own right.
 
-Everything else is refused with the line and the reason (VCG451 to VCG459): a guess would be captured and replayed.
+Everything else is refused with the line and the reason (VCG451 to VCG458): a guess would be captured and replayed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def slice_tower(
     names of the entry's parameters. `names` maps variables that cross, in the tower or in a child module, to the keys
     that they get in the metadata. A tower that was split already is recognised (`already_split`) and keeps its keys.
     Raises `DiagnosticError` VCG410 to VCG412
-    when the module cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG459 when
+    when the module cannot be read, VCG450 or VCG451 when class, method or parameter do not exist, VCG452 to VCG458 when
     there is no clean cut.
     """
     program = Program(tree)
@@ -895,7 +895,7 @@ class _Slicer:
             always = not made or any(
                 piece.place in (Place.MOVE, Place.BOTH) and name in must_writes([piece.node]) for piece in pieces
             )
-            plain_form, pad_before = self._padding_point(pieces, name, {*groups}) if _is_offsets(kind) else (None, None)
+            plain_form, pad_before = self._padding_point(pieces, name) if _is_offsets(kind) else (None, None)
             crossing = Crossing(
                 name=name,
                 key=name,
@@ -918,53 +918,27 @@ class _Slicer:
         found.sort(key=lambda item: (item[0], item[1].used_at[0]))
         return [crossing for _, crossing in found]
 
-    def _padding_point(
-        self, pieces: tuple[Piece, ...], name: str, crossing: set[str]
-    ) -> tuple[Form | None, ast.stmt | None]:
+    def _padding_point(self, pieces: tuple[Piece, ...], name: str) -> tuple[Form | None, ast.stmt | None]:
         """Form of the finished plain offsets `name`, and the top-level statement in front of which they are padded.
 
-        The offsets are finished when the zero is in front. Lengths that cross and the two sections of FlashInfer
-        must be computed from padded offsets; everything else (a maximum does not care) from those of the grid. None
-        means the end of the moved statements.
+        The offsets are finished when the zero is in front. Maxima and lengths are computed from those of the grid:
+        empty sequences change no maximum, and their lengths are zeros. None means the end of the moved statements.
         """
         form: Form | None = None
         point: ast.stmt | None = None
-        required = False
         for piece in pieces:
             if piece.place not in (Place.MOVE, Place.BOTH, Place.SPLIT):
                 continue
             values = [self.interpreter.values.get(r, CONST) for r in exposed_reads([piece.node]) if r.id == name]
-            plain = [v for v in values if v.role is Role.CUMULATIVE and v.form in (Form.TENSOR, Form.NUMPY)]
+            plain = any(v.role is Role.CUMULATIVE and v.form is Form.TENSOR for v in values)
             after = self.interpreter.after.get((piece.node, name), CONST)
-            if plain and not required:
-                lengths = any(
-                    self.interpreter.after.get((piece.node, written), CONST).role is Role.LENGTHS
-                    for written in (piece.moved_writes - {name}) & crossing
-                )
-                if lengths or (name in piece.moved_writes and after.role is Role.TWO_SECTION):
-                    form, point, required = plain[0].form, piece.node, True
-                elif piece.moved_writes != {name}:
-                    form, point = plain[0].form, None  # read as they are; padding comes later
-                elif point is None:
-                    form, point = plain[0].form, piece.node
-            elif plain and required and piece.moved_writes != {name}:
-                self._check_padded(piece, name)
+            if plain and piece.moved_writes != {name}:
+                form, point = Form.TENSOR, None  # read as they are; padding comes later
+            elif plain and point is None:
+                form, point = Form.TENSOR, piece.node
             if point is None and name in piece.moved_writes and after.role is Role.CUMULATIVE:
                 form = after.form
         return form, point
-
-    def _check_padded(self, piece: Piece, name: str) -> None:
-        """Refuse a later statement that would read padded offsets; a maximum does not change by them."""
-        if any(
-            self.interpreter.after.get((piece.node, written), CONST).role is not Role.BOUND
-            for written in piece.moved_writes - {name}
-        ):
-            raise self._refuse(
-                "VCG459",
-                f"this would read `{name}` after it was padded to the captured number of sequences",
-                piece.node,
-                "compute it before the lengths",
-            )
 
     def _check_form(self, name: str, value: Value, node: ast.Name, *, is_made: bool) -> None:
         if value.form in (Form.PYTHON, Form.NUMPY):

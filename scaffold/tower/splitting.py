@@ -3,9 +3,8 @@
 Moved statements keep their text. Padding, overrides and device placement are around them. They act only when the caller
 asks for it with an argument, so that an eager call computes what it always did, bit for bit.
 
-* Cumulative offsets are padded by repeating the last one (empty sequences), as soon as the leading zero is in place and
-  before anything else is computed from them. Lengths, bounds and FlashInfer's two sections then come out padded by the
-  user's own statements, for whichever attention backend runs.
+* Cumulative offsets are padded by repeating the last one (empty sequences). Maxima and lengths are computed from those
+  of the grid: a maximum is the same, and whoever owns a buffer of lengths pads it with zeros.
 * A 0-dim int32 tensor on the host, in rows, overrides a host bound (`max_seqlen`): attention reads it on the host when
   the graph is captured, and a device tensor would put a synchronisation there.
 * A value that is None stays None.
@@ -148,7 +147,6 @@ class _Splitter:
         self.taken |= {parameter.name for parameter in tower.parameters}
         self.offsets = self._name_offsets()
         self.torch = _alias(tower.source, "torch") or "torch"
-        self.numpy = _alias(tower.source, "numpy") or "np"
         self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
         self.stay_replacements = [Replacement(child.call, self._child_call(child)) for child in tower.children]
         self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
@@ -410,7 +408,7 @@ class _Splitter:
 
     def _emit_padding(self, writer: _Writer, offsets: _Offsets) -> None:
         crossing, name = offsets.crossing, offsets.crossing.name
-        if crossing.plain_form not in (Form.TENSOR, Form.NUMPY):
+        if crossing.plain_form is not Form.TENSOR or crossing.kind is Kind.TWO_SECTION:
             raise _refuse(
                 self.tower,
                 f"`{name}` is cumulative, but it is not clear where its offsets are finished",
@@ -423,13 +421,9 @@ class _Splitter:
         else:
             target = f"{offsets.capacity[0]} or 0"
         missing = f"{count} + 1 - len({name})"
-        if crossing.plain_form is Form.NUMPY:
-            arguments = [name, f"(0, {missing})", 'mode="edge"']
-            lines = [_wrapped(f"{name} = {self.numpy}.pad", arguments, len(self.body_indentation) + 4)]
-        else:
-            tail = self._fresh("empty_seqs")
-            expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
-            lines = [expand, f"{name} = {self.torch}.cat([{name}, {tail}])"]
+        tail = self._fresh("empty_seqs")
+        expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
+        lines = [expand, f"{name} = {self.torch}.cat([{name}, {tail}])"]
         writer.blank()
         writer.keep(f"{self.body_indentation}# Empty sequences fill up the captured number of sequences.\n")
         body = "\n".join(indent(line, "    ") for line in lines)

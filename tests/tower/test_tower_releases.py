@@ -27,15 +27,15 @@ MODELS = "vllm/model_executor/models"
 
 #: Pristine towers, and the keys that vLLM's own port chose by hand later, with the kind of each.
 PRISTINE: dict[str, tuple[str, str, str, dict[str, str]]] = {
-    "qwen3_vl": (
-        "0.18.0",
-        "Qwen3_VisionTransformer",
+    "qwen3_omni_moe_thinker": (
+        "0.33.0",
+        "Qwen3Omni_VisionTransformer",
         "x",
         {
             "pos_embeds": "rows",
             "rotary_pos_emb_cos": "rows",
             "rotary_pos_emb_sin": "rows",
-            "cu_seqlens": "two_section",
+            "cu_seqlens": "cumulative",
             "sequence_lengths": "lengths",
             "max_seqlen": "host_bound",
         },
@@ -88,9 +88,9 @@ PRISTINE: dict[str, tuple[str, str, str, dict[str, str]]] = {
 
 #: All releases whose tower is still pristine, besides the ones above.
 ALSO_PRISTINE = (
-    ("qwen2_vl", ("0.18.0", "0.20.0")),
-    ("qwen2_5_vl", ("0.18.0",)),
-    ("glm4_1v", ("0.18.0", "0.20.0", "0.21.0", "0.22.0")),
+    ("qwen3_omni_moe_thinker", ("0.20.0", "0.26.0")),
+    ("qwen2_vl", ("0.20.0",)),
+    ("glm4_1v", ("0.20.0", "0.21.0", "0.22.0")),
     ("ernie45_vl", ("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.25.0")),
 )
 
@@ -216,7 +216,10 @@ def test_evidence_and_hazards_point_at_real_lines(model: str, release_tree: Any)
 
 #: model -> (what, text of the line, whether the split takes it out)
 HAZARDS = {
-    "qwen3_vl": [(".tolist()", "grid_thw_list = grid_thw.tolist()", True)],
+    "qwen3_omni_moe_thinker": [
+        (".numpy()", "grid_thw_np = grid_thw.cpu().numpy()", True),
+        (".item()", "total_items = repeat_cumsum[-1].item()", True),
+    ],
     "qwen2_vl": [
         (".tolist()", "grid_thw_list = grid_thw.tolist()", True),
         (".numpy()", "grid_thw = grid_thw.numpy()", True),
@@ -236,7 +239,7 @@ def test_known_hazards_are_listed(model: str, release_tree: Any) -> None:
 
 #: What each tower takes as its grid: a diagnostic can say so before a run shows it.
 FORMS = {
-    "qwen3_vl": {"list", "tensor"},
+    "qwen3_omni_moe_thinker": {"tensor"},
     "qwen2_5_vl": {"list"},
     "qwen2_vl": {"list", "tensor"},
     "ernie45_vl": {"tensor"},

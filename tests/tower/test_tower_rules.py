@@ -170,6 +170,18 @@ RULES: dict[str, tuple[str, dict[str, str], list[str], list[str]]] = {
         ["parts = []", "for t, h, w in grid_thw:", "pos = torch.cat(parts)"],
         ["x = self.patch_embed(x)", "for block in self.blocks:"],
     ),
+    "lengths of offsets": (
+        """
+        cu = self.offsets(grid_thw)
+        lengths = cu[1:] - cu[:-1]
+        for block in self.blocks:
+            x = block(x, cu, lengths)
+        return x
+        """,
+        {"cu": "cumulative", "lengths": "lengths"},
+        ["cu = self.offsets(grid_thw)", "lengths = cu[1:] - cu[:-1]"],
+        ["for block in self.blocks:"],
+    ),
     "a list of data under constant control stays": (
         """
         cu = self.offsets(grid_thw)
@@ -648,19 +660,6 @@ REFUSALS: dict[str, tuple[str, str, str, str]] = {
         "pos = pos * 2",
         "`pos` gets a value after data has used another one",
     ),
-    "metadata of padded offsets": (
-        """
-        cu = self.offsets(grid_thw)
-        lengths = cu[1:] - cu[:-1]
-        mean = cu.float().mean()
-        for block in self.blocks:
-            x = block(x, cu, lengths) + mean
-        return x
-        """,
-        "VCG459",
-        "mean = cu.float().mean()",
-        "this would read `cu` after it was padded",
-    ),
     "a with block of both": (
         """
         with torch.no_grad():
@@ -898,6 +897,10 @@ UNWRITABLE = {
     "a block on one line": (
         "pos = self.lookup(grid_thw)\nif flag: pos = pos * 2; x = x + pos\nreturn x",
         "a statement shares a line with another",
+    ),
+    "offsets in two sections": (
+        "cu = self.offsets(grid_thw)\ncu = torch.cat([cu, cu * 2])\nreturn self.patch_embed(x) * cu[-1]",
+        "it is not clear where its offsets are finished",
     ),
     "offsets without a zero in front": (
         "ends = torch.tensor([t * h * w for t, h, w in grid_thw]).cumsum(0)\nreturn self.patch_embed(x) * ends[-1]",

@@ -40,12 +40,12 @@ def _qwen2_5_vl(module: Any) -> Any:
     )  # fmt: skip
 
 
-def _qwen3_vl(module: Any) -> Any:
-    return module.Qwen3_VisionTransformer(
+def _qwen3_omni(module: Any) -> Any:
+    return module.Qwen3Omni_VisionTransformer(
         SimpleNamespace(
             patch_size=4, temporal_patch_size=2, spatial_merge_size=2, in_channels=3, hidden_size=32, depth=3,
-            num_heads=2, out_hidden_size=48, num_position_embeddings=64, deepstack_visual_indexes=[0, 1],
-            intermediate_size=64, hidden_act="gelu_pytorch_tanh",
+            num_heads=2, out_hidden_size=48, image_size=32, apply_vit_abs_pos_embed=True,
+            deepstack_visual_indexes=[0, 1], intermediate_size=64, hidden_act="gelu_pytorch_tanh",
         )
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _ernie45_vl(module: Any) -> Any:
 TOWERS: dict[str, tuple[Callable[[Any], Any], int, tuple[str, ...]]] = {
     "qwen2_vl": (_qwen2_vl, 3 * 2 * 4 * 4, ("list", "tensor")),
     "qwen2_5_vl": (_qwen2_5_vl, 3 * 2 * 4 * 4, ("list",)),
-    "qwen3_vl": (_qwen3_vl, 3 * 2 * 4 * 4, ("list", "tensor")),
+    "qwen3_omni_moe_thinker": (_qwen3_omni, 3 * 2 * 4 * 4, ("tensor",)),
     "glm4_1v": (_glm4_1v, 3 * 2 * 4 * 4, ("list", "tensor")),
     "ernie45_vl": (_ernie45_vl, 3 * 4 * 4, ("tensor",)),
 }
