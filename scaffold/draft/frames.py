@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaffold.draft.common import pixel_keys, put_number, sizes_of_items
+from scaffold.draft.common import pixel_keys, sizes_of_items
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import attributes, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.watch import Batch, Recording
 
@@ -64,10 +65,8 @@ def put_frames(
     axes = [axis for axis in range(2) if all(one[axis] == sum(n) for one, n in zip(shapes, frames, strict=True))]
     if any(len(one) != 2 for one in shapes) or len(axes) != 1:
         raise refused(f"`{key}` is no spectrum whose frames lie behind each other: {shapes[0]}")
-    numbers = sorted(
-        ((name, n) for name, n in recording.numbers.items() if isinstance(n, int) and n > 0),
-        key=lambda one: (not one[0].startswith(f"self.{path}."), one[0].count("."), one[0]),
-    )
+    own = re.compile(rf"^self\.{re.escape(path)}\.")
+    numbers = {name: n for name, n in attributes(recording.numbers, re.compile(""), own).items() if n > 0}
     longest = max(map(max, sequences))
     chunks = next((one for one in _chunks(numbers) if _explains(one, longest, frames, sequences)), None)
     if chunks is None:
@@ -102,9 +101,9 @@ def put_frames(
     return key
 
 
-def _chunks(numbers: Sequence[tuple[str, int]]) -> Iterator[_Chunks]:
+def _chunks(numbers: Mapping[str, int]) -> Iterator[_Chunks]:
     """Chunks that the model may convolve: of so many frames as an attribute says, or of twice as many."""
-    for name, n in numbers:
+    for name, n in numbers.items():
         for stride in reversed(_STRIDES):
             for text, size in ((f"2 * {name}", 2 * n), (name, n)):
                 chunks = _Chunks(text, size, stride)
@@ -122,15 +121,15 @@ def _explains(
     )
 
 
-def _windows(numbers: Sequence[tuple[str, int]], chunks: _Chunks, rows: int) -> Iterator[str]:
+def _windows(numbers: Mapping[str, int], chunks: _Chunks, rows: int) -> Iterator[str]:
     """How attributes say the rows of a window: by its frames, which are whole chunks, or as they are."""
     whole = f"(chunk + {chunks.stride - 1}) // {chunks.stride}"
-    for name, n in numbers:
+    for name, n in numbers.items():
         if n % chunks.size == 0 and n // chunks.size * chunks.whole == rows:
             yield f"{whole} * ({name} // chunk)"
     if chunks.whole == rows:
         yield whole
-    yield from (name for name, n in numbers if n == rows)
+    yield from (name for name, n in numbers.items() if n == rows)
 
 
 def _is_of_frames(batch: Batch, name: str) -> bool:

@@ -16,14 +16,16 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import SOUND, VISION, Drafted, entries_of, function_of, line_of, pixel_keys, put_number
+from scaffold.draft.common import SOUND, Drafted, entries_of, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import CONFIG, VISION, attributes, put_number
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, problems_of_way
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
 _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
+_POSITIONS = re.compile(r"^self\.\w+\.embeddings\.num_patches$")
 #: The argument that hides padding.
 _MASK = "mask"
 
@@ -151,13 +153,12 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
     taken = []
     for name in outline(found[1], loop).arguments[1:]:
         leaves = [leaf for frame in frames for leaf in frame.values if leaf.at == name]
-        paths = [path for path, number in recording.numbers.items() if path.endswith(f".{name}")
-                 and all(leaf.value == number for leaf in leaves)]  # fmt: skip
+        held = attributes(recording.numbers, re.compile(rf"\.{name}$"), CONFIG)
         masks = [leaf for leaf in leaves if leaf.type != "NoneType"]
         if masks and all(leaf.dtype.startswith(("float", "bfloat")) and prod(leaf.shape[1:-1]) == 1 for leaf in masks):
             taken.append(_MASK)
         else:
-            taken += sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1] or [""]
+            taken.append(next((path for path, n in held.items() if all(leaf.value == n for leaf in leaves)), ""))
     whole = "" not in taken and taken.count(_MASK) == 1
     return f"self.{LOOP_METHOD}({', '.join(['pixels', *taken])})" if whole else ""
 
@@ -182,7 +183,6 @@ def _rows(recording: Recording, patch: int, most: int) -> list[Candidate]:
         side, count = "self.config.image_size // patch", image // patch * (image // patch + 1)
         why = "a square of that size; its sides are rounded to patches"
         found.append((count, Candidate(f"{side} * ({side} + 1)", why)))
-    for path, number in recording.numbers.items():
-        if re.fullmatch(r"self\.\w+\.embeddings\.num_patches", path) and isinstance(number, int):
-            found.append((number, Candidate(path, "the positions that the tower has")))
+    for path, number in attributes(recording.numbers, _POSITIONS).items():
+        found.append((number, Candidate(path, "the positions that the tower has")))
     return [candidate for _, candidate in sorted(found, key=lambda one: one[0] < most)]

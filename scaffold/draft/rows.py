@@ -16,20 +16,17 @@ from math import isqrt, prod
 from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
-    MERGE,
     SOUND,
-    VISION,
     Drafted,
     entries_of,
     function_of,
     line_of,
     pixel_keys,
-    put_columns,
-    put_number,
     sizes_of_items,
 )
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import MERGE, VISION, put_columns, put_number
 from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
