@@ -21,7 +21,7 @@ from scaffold.draft.ways import ALL, unconditional
 from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
-from scaffold.watch import Batch, Field, Frame, Recording
+from scaffold.watch import Batch, Frame, Recording
 
 #: Axes of one image, or of several.
 _IMAGES = 4
@@ -200,7 +200,7 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
         elif field.kind == "flat":
-            sized = sized_by(batches, field, divided=grids and bool(EMBEDS.search(field.key)))
+            sized = sized_by(batches, field.key, divided=grids and bool(EMBEDS.search(field.key)))
             if sized:
                 sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
                 if sized[0][1]:
@@ -221,23 +221,23 @@ def _refused(subject: Subject) -> Iterator[str]:
                     yield name
 
 
-def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:
+def sizes_of_items(batches: Sequence[Batch], key: str, *, divided: bool = False) -> str | None:
     """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
-    return next((at for at, kind, _ in sized_by(batches, field, divided=divided) if not kind), None)
+    return next((at for at, kind, _ in sized_by(batches, key, divided=divided) if not kind), None)
 
 
-def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> list[tuple[str, str, int]]:
+def sized_by(batches: Sequence[Batch], key: str, *, divided: bool = False) -> list[tuple[str, str, int]]:
     """Inputs that say the length of each item: as they are, so many `extra` rows, or none below the `least` product."""
     found = []
-    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != field.key):
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != key):
         groups: list[tuple[int, int, int]] = []  # rows, product, and the number of items that these are of
         for batch in batches:
             products = _products(batch, at)
-            declared = next((one.lengths for one in batch.fields if one.key == field.key), ())
+            declared = batch.lengths(key)
             if declared and len(declared) == len(products):
                 groups += [(rows, product, 1) for rows, product in zip(declared, products, strict=True)]
             elif not declared and products:  # a processor may keep to itself what it cuts by
-                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == field.key and leaf.shape)
+                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == key and leaf.shape)
                 groups.append((rows, sum(products), len(products)))
             else:
                 groups.append((0, 0, 0))

@@ -29,7 +29,7 @@ from scaffold.draft.explicit import put_explicit
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import problems_of_way
+from scaffold.draft.ways import entry_to
 from scaffold.protocol import SourceTree, find_subclasses
 from scaffold.syntax import (
     assigned_to,
@@ -175,13 +175,12 @@ def reached_sites(
         tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in entries_of(subject, site.way[0]) if site is not None else ():
+            if site is not None:
                 others = [other for _, other in tried.values()]
-                problems = problems_of_way(subject, [*others, entry], parse_call(text))
+                entries = entries_of(subject, site.way[0])
+                entry, problems = entry_to(subject, entries, parse_call(text), beside=others)
                 refused += problems
-                if site is not None and not problems:
-                    tried[name] = site, entry
-                    break
+                tried |= {name: (site, entry)} if entry else {}
         if len(tried) > len(kept):
             kept = tried
     return kept, refused
@@ -208,8 +207,8 @@ def _rows_of(batch: Batch, path: str, units: int) -> int | None:
 
 def _is_single(batches: Sequence[Batch], site: Site) -> bool:
     """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
-    kinds = {field.kind for batch in batches for field in batch.fields if field.key == site.pixels}
-    return "flat" not in kinds and all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    counted = all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    return counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
 
 
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
@@ -296,11 +295,10 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
 def units_of(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
     found = {}
-    flat = {field.key for field in batch.fields if field.kind == "flat"}
     for key in sorted(pixel_keys(batch)):
         tensors = [leaf.shape for leaf in batch.given(key)]
         fewest = min(len(shape) for shape in tensors) - 1
-        axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
+        axes = fewest if batch.kind(key) == "flat" and len(tensors) == 1 else min(3, fewest)
         units = {shape[len(shape) - axes :] for shape in tensors}
         count = sum(prod(shape[: len(shape) - axes]) for shape in tensors)
         found[key] = count, units.pop() if len(units) == 1 else ()

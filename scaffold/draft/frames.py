@@ -49,11 +49,10 @@ def put_frames(
     def refused(what: str) -> Exception:
         return beyond(subject.tree, place, what)
 
-    fields = {field.key: field for field in batches[0].fields}
     # Qwen3-Omni's mask is of floating point, too, and beside it: an entry of its own for each item.
     given = sorted(pixel_keys(batches[0]))
     keys = [key for key in given if not _is_of_frames(batches[0], key)] or given
-    counts = sizes_of_items(batches, fields[keys[0]]) if len(keys) == 1 and keys[0] in fields else None
+    counts = sizes_of_items(batches, keys[0]) if len(keys) == 1 and batches[0].kind(keys[0]) else None
     if counts is None:
         raise refused(f"no input says how many frames of `{'`, `'.join(keys)}` an item has")
     [key] = keys

@@ -21,7 +21,7 @@ from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, VISION, attributes, put_number
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import ALL, problems_of_way
+from scaffold.draft.ways import ALL, entry_to
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
 _PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
@@ -47,7 +47,7 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         if None in units or len(frames) != len(units):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
-        if not call or problems_of_way(subject, [ALL], parse_call(call), f"self.{layers.name}"):
+        if not call or not entry_to(subject, [ALL], parse_call(call), loop=f"self.{layers.name}")[0]:
             continue
         place = line_of(frames[0])
         _put_units(recording, [one for one in units if one is not None], place, sheet)
@@ -80,9 +80,8 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
             continue
         text, loop = f"self.{path}.{LOOP_METHOD}(pixels)", f"self.{name}"
         first = batches[0].way(calls[0][0][0])
-        ways = ((one, problems_of_way(subject, [one], parse_call(text), loop)) for one in entries_of(subject, first[0]))
-        entry = next((one for one, problems in ways if not problems), None)
-        if entry is None:
+        entry, _ = entry_to(subject, entries_of(subject, first[0]), parse_call(text), loop=loop)
+        if not entry:
             continue
         place = line_of(first[-1])
         sheet.put(f"modalities.{SOUND}.pixels", key, place, why="the layers get what is made of all of it")
@@ -105,7 +104,7 @@ def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call,
     """The call of each layer and the shape of a unit there; none where one gets more, or gives something else."""
     found = []
     for index in range(layers.count):
-        calls = [call for call in batch.calls if call.part == f"{layers.name}.{index}"]
+        calls = [batch.calls[n] for n in batch.runs(f"{layers.name}.{index}")]
         tensors = [leaf for call in calls for leaf in call.arguments if leaf.is_tensor]
         shapes = {leaf.shape for call in calls for leaf in (*tensors, *call.results)}
         if len(calls) != 1 or len(tensors) != 1 or len(calls[0].results) != 1 or len(shapes) != 1:

@@ -55,9 +55,8 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
 
 def _entered(batches: Sequence[Batch]) -> Entered | None:
     """The outermost attribute of the model that gets all patches and their grid in every batch, once."""
-    fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
-        sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
+        sizes = sizes_of_items(batches, key) if batches[0].kind(key) == "flat" else None
         grids = [leaf.grid for batch in batches for leaf in batch.inputs if leaf.at == sizes]
         columns = {len(one) for grid in grids for one in grid or [[]]}
         if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():

@@ -77,8 +77,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
 
 def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) -> _Tiles | None:
     """The tiles of a modality, if the embeddings of its items are the rows that one call gives of these, in order."""
-    field = next((one for one in batches[0].fields if one.key == site.pixels), None)
-    sized = sized_by(batches, field) if field is not None and field.kind == "flat" else []
+    sized = sized_by(batches, site.pixels) if batches[0].kind(site.pixels) == "flat" else []
     if not sized or sized[0][1] or not site.raw or site.padded or site.short:
         return None
     sizes = sized[0][0]
