@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scaffold.draft.common import pixel_keys, sizes_of_items
 from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import attributes, put_number
+from scaffold.draft.numbers import attributes, expressions, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.watch import Batch, Recording
 
@@ -75,8 +75,11 @@ def put_frames(
         chunks.rows(n) for one in frames for n in one
     ]:
         raise refused("an item has another number of embeddings than rows")
-    window = next(_windows(numbers, chunks, longest), None)
-    if window is None or not any(len(s) > len(n) for s, n in zip(sequences, frames, strict=True)):
+    stride, more = chunks.stride, chunks.stride - 1
+    multiples = {name: n for name, n in numbers.items() if n % chunks.size == 0}
+    form = f"(chunk + {more}) // {stride} * (a // chunk)"
+    windows = expressions(longest, [form], a=multiples, chunk={"chunk": chunks.size})
+    if not windows or not any(len(s) > len(n) for s, n in zip(sequences, frames, strict=True)):
         raise refused(f"no attribute says how many rows attend to each other: at most {longest} in the recording")
     others = {leaf.key for batch in batches for leaf in batch.inputs} - {key, counts}
     whole = {name for name in others if all(_is_of_frames(batch, name) for batch in batches)}
@@ -84,7 +87,7 @@ def put_frames(
         raise refused(
             f"the model gets `{'`, `'.join(sorted(others - whole))}` with `{key}`, which is nothing of frames"
         )
-    bins, stride, more = shapes[0][1 - axes[0]], chunks.stride, chunks.stride - 1
+    bins = shapes[0][1 - axes[0]]
     put_number(recording, bins, "let.bins", "the rows of a spectrum", _BINS, _SOUND, sheet)
     shown = f"{chunks.size} in the recording"
     sheet.put("let.chunk", chunks.text, why=f"the frames that are convolved together: {shown}")
@@ -95,7 +98,7 @@ def put_frames(
         sheet.put(f"item.zeros.{name}", [text], why="a number for each frame")
     rows = f"h // chunk * ((chunk + {more}) // {stride}) + (h % chunk + {more}) // {stride}"
     sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
-    sheet.put("item.frames.window", window, place, why="the longest sequence of attention")
+    sheet.put("item.frames.window", windows[0], place, why="the longest sequence of attention")
     sheet.put("item.merge", 1, why="each row is a token")
     return key
 
@@ -118,17 +121,6 @@ def _explains(
         [min(window, rows - start) for rows in map(chunks.rows, given) for start in range(0, rows, window)] == [*found]
         for given, found in zip(frames, sequences, strict=True)
     )
-
-
-def _windows(numbers: Mapping[str, int], chunks: _Chunks, rows: int) -> Iterator[str]:
-    """How attributes say the rows of a window: by its frames, which are whole chunks, or as they are."""
-    whole = f"(chunk + {chunks.stride - 1}) // {chunks.stride}"
-    for name, n in numbers.items():
-        if n % chunks.size == 0 and n // chunks.size * chunks.whole == rows:
-            yield f"{whole} * ({name} // chunk)"
-    if chunks.whole == rows:
-        yield whole
-    yield from (name for name, n in numbers.items() if n == rows)
 
 
 def _is_of_frames(batch: Batch, name: str) -> bool:

@@ -133,9 +133,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
     bounds = {one.source: one for one in reversed(made)}
     alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
-    # Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames.
-    padded = {parameter.name for parameter in sliced.method_parameters} if sliced.already_split else set()
-    room_for_items = "max_batch_size" in padded and "max_frames_per_batch" not in padded
     taken = set()
     found = [(crossing, *_unit(tower, sliced, crossing)) for crossing in offsets]
     # The sequences of whole frames or items come first: they are the tower's main ones.
@@ -148,9 +145,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         if unit is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
-        elif unit == "frame" and "video" not in tower.entered and room_for_items:
-            single = "an image is one frame, and the tower's method has room for items alone"
-            sheet.put(f"{at}.unit", "item", place, why=single)
         else:
             sheet.put(f"{at}.unit", unit, place, why=why)
         sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))
