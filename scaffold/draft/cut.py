@@ -47,7 +47,7 @@ from scaffold.watch import Batch, Frame, Leaf, Recording
 _SIDE = re.compile(r"((^|[._])(image|crop|img|tile)_size|(^|\.)resolution)(\[\d\])?$")
 _PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
 _COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
-#: What may be a size: what an encoder holds, and entries of its configuration, but for numbers of its parts.
+#: Paths that may hold a size: those of an encoder, and of its configuration, but for numbers of its parts.
 _NO_PARTS = r"^(?!.*(layers|heads|head_dim|intermediate|token_id))"
 _SIZE = re.compile(_NO_PARTS + f".*{VISION.pattern}")
 _CONFIG = re.compile(_NO_PARTS + r"self\.config\.vision_config\.\w+$")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from scaffold.cut.loops import find_misfit, outline
@@ -19,13 +19,12 @@ from scaffold.descriptor.port import LOOP_METHOD, VISUAL
 from scaffold.draft.common import SOUND, Drafted, entries_of, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import CONFIG, VISION, attributes, put_number
+from scaffold.draft.numbers import CONFIG, PATCH, VISION, attributes, put_number
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
 from scaffold.draft.ways import ALL, entry_to
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
-_PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
-_POSITIONS = re.compile(r"^self\.\w+\.embeddings\.num_patches$")
+_COLUMNS, _POSITIONS = re.compile(r"\.(hidden_size|embed_dim)$"), re.compile(r"^self\.\w+\.embeddings\.num_patches$")
 #: The argument that hides padding.
 _MASK = "mask"
 
@@ -71,9 +70,9 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     """
     batches = recording.of(SOUND)
     inputs = [units_of(batch) for batch in batches]
-    keys = {key for found in inputs for key in found}
-    for layers in recording.repeated if len(keys) == 1 and len(set(map(_unit, inputs))) == 1 else ():
-        [key], path, name = keys, *layers.name.rpartition(".")[::2]
+    units = {(key, shape) for found in inputs for key, (_, shape) in found.items()}
+    for layers in recording.repeated if len(units) == 1 and all(inputs) else ():
+        [(key, unit)], path, name = units, *layers.name.rpartition(".")[::2]
         calls = [_layer_calls(batch, layers, found[key][0]) for batch, found in zip(batches, inputs, strict=True)]
         shapes = {shape for found in calls for _, shape in found}
         if not all(calls) or len(shapes) != 1:
@@ -86,7 +85,6 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
         place = line_of(first[-1])
         sheet.put(f"modalities.{SOUND}.pixels", key, place, why="the layers get what is made of all of it")
         sheet.put(f"modalities.{SOUND}.entry", entry, line_of(first[0]))
-        [[_, unit]] = inputs[0].values()
         put_unit(recording, unit, "pixels", place, sheet)
         put_made(recording, shapes.pop(), place, sheet)
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
@@ -94,10 +92,6 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
         sheet.put("forward.call", text, place, why=f"{counts} units in {len(batches)} batches")
         return Drafted({SOUND: key}, gated=(key,))
     return None
-
-
-def _unit(inputs: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple[int, ...]:
-    return next((shape for _, shape in inputs.values()), ())
 
 
 def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call, tuple[int, ...]]]:
@@ -166,7 +160,7 @@ def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine
     """Fill in `pixels`, with names for the side of a patch, the patches of a unit and the columns of its features."""
     side, _, width = units[0]
     most = max(patches for _, patches, _ in units)
-    put_number(recording, side, "let.patch", "the side of a patch, in pixels", _PATCH, VISION, sheet)
+    put_number(recording, side, "let.patch", "the side of a patch, in pixels", PATCH, VISION, sheet)
     put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
     look = (f"{place}: units are padded to the longest of a batch",)

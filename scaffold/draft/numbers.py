@@ -1,4 +1,4 @@
-"""What a draft writes for a recorded number: an attribute of the model that holds it, or an expression of several.
+"""The text of a recorded number in a draft: an attribute of the model that holds it, or an expression of several.
 
 All searches go through `attributes`, which orders what the model holds, and `expressions`, which tries forms on it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, product
+from itertools import product
 
 from scaffold.descriptor.expressions import EvaluationError, parse_expression
 from scaffold.draft.sheet import Candidate, Question, Sheet
@@ -19,6 +19,7 @@ CONFIG, _ANY = re.compile(r"^self\.config\."), re.compile("")
 TEXT_WIDTH = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.(hidden_size|d_model)")
 _TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
+PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 _WIDTH, _OWN = re.compile(r"\.(hidden_size|d_model)$"), re.compile(r"^self\.[^.\[]+$")
 _COLUMNS, _CHANNELS, _PATCH = r"\.(input_size|in_features)$", r"\.(in|num)_chann?els$", r"\.patch_size$"
 #: Attributes of a model with the tokens of one unit.
@@ -52,7 +53,7 @@ def attributes(
 def expressions(value: int, forms: Sequence[str], **letters: Mapping[str, int]) -> list[str]:
     """The expressions of this value: each of the `forms`, with each choice of attributes for its `letters`.
 
-    Forms are in the language of descriptors. What a sheet names already stands for itself: `side={"side": 448}`.
+    Forms are in the language of descriptors. A name of `let` stands for itself: `side={"side": 448}`.
     """
     found, parsed = [], {form: parse_expression(form) for form in forms}
     for paths in product(*letters.values()):
@@ -109,7 +110,7 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
     """The columns of the embeddings: the language model's, where one attribute of its configuration is so wide.
 
     Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
-    A sum of two of these is asked for.
+    Where none is so wide, a sum of two of these is a candidate.
     """
     width, what = batch.results[0].shape[-1], "columns of the embeddings"
     held = attributes(recording.numbers, _OWN)
@@ -128,30 +129,21 @@ def put_columns(
     patch and its side.
     """
 
-    def said(part: str, form: str, **names: str) -> list[str]:
-        own = re.escape(f"self.{part}")
-        return expressions(
-            width,
-            [form],
-            **{letter: attributes(recording.numbers, re.compile(f"^{own}{name}")) for letter, name in names.items()},
-        )
+    def own(part: str, names: str) -> dict[str, int]:
+        return attributes(recording.numbers, re.compile(f"^{re.escape(f'self.{part}')}{names}"))
 
     called = [call for call in batch.calls if call.part.startswith(inside)]
-    parts = dict.fromkeys(call.part for call in called)
-    raw = dict.fromkeys(
-        call.part for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)
-    )
-    tries = chain(
-        ([text for part in raw for text in said(part, "c", c=_COLUMNS)],),
-        (said(part, "c", c=_COLUMNS)[:1] for part in parts),
-        (said(part, "c * p ** 2", c=_CHANNELS, p=_PATCH) for part in parts),
-    )
-    found = next(filter(None, tries), [])
+    raw = {call.part for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)}
+    wide = {call.part: expressions(width, ["c"], c=own(call.part, _COLUMNS)) for call in called}
+    square = (expressions(width, ["c * p ** 2"], c=own(part, _CHANNELS), p=own(part, _PATCH)) for part in wide)
+    found = [text for part in wide if part in raw for text in wide[part]]
+    found = found or next(filter(None, wide.values()), [])[:1] or next(filter(None, square), [])
     if len(found) == 1:
         value = found if key.endswith(".shape") else found[0]
         sheet.put(key, value, why=f"so wide are the rows that this part gets: {width} in the recording")
         return
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found)
+    others = found or expressions(width, ["c"], c=attributes(recording.numbers, re.compile(_COLUMNS)))
+    candidates = tuple(Candidate(text, f"{width} in the recording") for text in others)
     sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
 
 
@@ -171,7 +163,7 @@ def tokens_of_unit(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> st
     unit = {"side": {"side": held[side]}, "p": {patch: held[patch]}}
     found = expressions(rows, _OF_PATCHES, **unit)
     for form, names in _JOINED:
-        # Of paths with one name the first, which is the shortest.
+        # The shortest of the paths with one name.
         factors = {path.rpartition(".")[2]: path for path in reversed(attributes(numbers, re.compile(names)))}
         found += expressions(rows, [form], **unit, f={path: held[path] for path in factors.values()})
     return found[0] if len(found) == 1 else None

@@ -26,7 +26,7 @@ from scaffold.draft.common import (
 )
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import MERGE, VISION, put_columns, put_number
+from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
 from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
@@ -34,7 +34,6 @@ from scaffold.draft.ways import as_reason, entry_to
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
-_PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 CHUNK = "vision_chunk"
 _MODALITIES = ("image", CHUNK, SOUND)
 #: The most tokens of an image beside those of its rows.
@@ -340,7 +339,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     channels, *sides = shape
     if len(sides) == 2 and sides[0] == sides[1]:
         what, stride = "the side of a patch, in pixels", _strides(batches[0], key)
-        put_number(recording, sides[0], "let.p", what, _PATCH, VISION, sheet, last=stride)
+        put_number(recording, sides[0], "let.p", what, PATCH, VISION, sheet, last=stride)
         texts = [str(channels), *(["p", "p"] if grid else ["h * p", "w * p"])]
     elif not sides:
         put_columns(recording, batches[0], key, "", channels, "let.width", sheet)
