@@ -1,4 +1,4 @@
-"""The common parts of drafts from a recording: entries, fields of inputs, attributes for numbers, widths.
+"""The common parts of drafts from a recording: entries and fields of inputs.
 
 Numbers come from the recording. The source says which method an entry is and whether the generator finds the way.
 """
@@ -14,21 +14,15 @@ from math import prod
 from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
+from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import offered
 from scaffold.draft.ways import ALL, unconditional
 from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
 from scaffold.tower.names import mentions
 from scaffold.tower.source import Module
-from scaffold.watch import Batch, Field, Frame, Recording
+from scaffold.watch import Batch, Frame, Recording
 
-_WIDTH, _OWN = re.compile(r"\.(hidden_size|d_model)$"), re.compile(r"self\.[^.\[]+")
-_COLUMNS = re.compile(r"\.(input_size|in_features)$")
-MERGE = re.compile(r"\.(?!temporal)\w*(merge|shuffle|downsample|factor|hidden_stride)\w*(\[0\])?$")
-#: Names of the parts of a configuration that say the width of embeddings and the side of an image first.
-TEXT_WIDTH = re.compile(r"self\.config\.(text|llm|language|lm)_?\w*\.(hidden_size|d_model)")
-_TEXT, VISION = re.compile(r"\.(text|llm|language|lm)_?\w*\."), re.compile(r"\.vi[st]\w*\.")
 #: Axes of one image, or of several.
 _IMAGES = 4
 #: The most rows of an item beside the product of its sizes.
@@ -36,7 +30,6 @@ _EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
 EMBEDS = re.compile(r"_embeds$")
 SOUND = "audio"
-_CHANNELS, _PATCH = re.compile(r"\.(in|num)_chann?els$"), re.compile(r"\.patch_size$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +200,7 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
         elif field.kind == "flat":
-            sized = sized_by(batches, field, divided=grids and bool(EMBEDS.search(field.key)))
+            sized = sized_by(batches, field.key, divided=grids and bool(EMBEDS.search(field.key)))
             if sized:
                 sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
                 if sized[0][1]:
@@ -228,23 +221,23 @@ def _refused(subject: Subject) -> Iterator[str]:
                     yield name
 
 
-def sizes_of_items(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> str | None:
+def sizes_of_items(batches: Sequence[Batch], key: str, *, divided: bool = False) -> str | None:
     """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
-    return next((at for at, kind, _ in sized_by(batches, field, divided=divided) if not kind), None)
+    return next((at for at, kind, _ in sized_by(batches, key, divided=divided) if not kind), None)
 
 
-def sized_by(batches: Sequence[Batch], field: Field, *, divided: bool = False) -> list[tuple[str, str, int]]:
+def sized_by(batches: Sequence[Batch], key: str, *, divided: bool = False) -> list[tuple[str, str, int]]:
     """Inputs that say the length of each item: as they are, so many `extra` rows, or none below the `least` product."""
     found = []
-    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != field.key):
+    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs if leaf.at != key):
         groups: list[tuple[int, int, int]] = []  # rows, product, and the number of items that these are of
         for batch in batches:
             products = _products(batch, at)
-            declared = next((one.lengths for one in batch.fields if one.key == field.key), ())
+            declared = batch.lengths(key)
             if declared and len(declared) == len(products):
                 groups += [(rows, product, 1) for rows, product in zip(declared, products, strict=True)]
             elif not declared and products:  # a processor may keep to itself what it cuts by
-                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == field.key and leaf.shape)
+                rows = sum(leaf.shape[0] for leaf in batch.inputs if leaf.at == key and leaf.shape)
                 groups.append((rows, sum(products), len(products)))
             else:
                 groups.append((0, 0, 0))
@@ -270,92 +263,3 @@ def _products(batch: Batch, at: str) -> list[int]:
     values = (leaf.value for leaf in batch.inputs if leaf.at == at and isinstance(leaf.value, list))
     found = [prod(one) if isinstance(one, list) else one for value in values for one in value]
     return found if all(isinstance(one, int) for one in found) else []
-
-
-def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
-    """The columns of the embeddings: the language model's, where one attribute of its configuration is so wide.
-
-    Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
-    """
-    width, what = batch.results[0].shape[-1], "columns of the embeddings"
-    put_number(recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN)
-
-
-def put_number(
-    recording: Recording,
-    value: int,
-    key: str,
-    what: str,
-    names: re.Pattern[str],
-    part: re.Pattern[str],
-    sheet: Sheet,
-    *,
-    at: int | None = None,
-    first: re.Pattern[str] | None = None,
-    last: re.Pattern[str] | None = None,
-) -> None:
-    """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
-
-    It may be the only one of several whose name the model's parts have, too: these are built of it. With `at` it may be
-    a number of the code, and of a pair the one at that place. The only path like `first` comes before all others, and
-    the only one like `last` where nothing is called so.
-    """
-    holding = [path for path, number in recording.numbers.items() if number == value]
-    pairs = [(path, pair) for path, pair in recording.numbers.items() if isinstance(pair, list) and len(pair) == 2]
-    place = at or 0
-    holding += [f"{path}[{0 if pair[0] == pair[1] else place}]" for path, pair in pairs if pair[place] == value]
-    holding.sort(key=lambda path: (not path.startswith("self.config."), not part.search(path), path.count("."), path))
-    called = [path for path in holding if names.search(path.replace("['", ".").replace("']", ""))]
-    configured = [path for path in called if path.startswith("self.config.")]
-    held = {path.rpartition(".")[2] for path in called if not path.startswith("self.config.")}
-    own = [path for path in configured if path.rpartition(".")[2] in held]
-    before, after = ([path for path in holding if one and one.fullmatch(path)] for one in (first, last))
-    sure = after if not called else called[:1] if len(configured) < 2 else []
-    for found in (before, own, sure):
-        if len(found) == 1:
-            sheet.put(key, found[0], why=f"{value} in the recording")
-            return
-    candidates = tuple(Candidate(path, f"{value} in the recording") for path in called or holding)
-    if at is not None and not called:
-        candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
-    sheet.ask(Question(key, f"{what}: {value} in the recording", candidates[:6]))
-
-
-def put_columns(
-    recording: Recording, batch: Batch, pixels: str, inside: str, width: int, key: str, sheet: Sheet
-) -> None:
-    """The attribute with the width of a row: of the one part that gets `pixels` and says so wide an input.
-
-    Where pixels are normalised before, it is the first part to run `inside`.
-    """
-    held = {
-        path: path.rpartition(".")[0] for path, n in recording.numbers.items() if n == width and _COLUMNS.search(path)
-    }
-    called = [call for call in batch.calls if call.part.startswith(inside)]
-    raw = [call for call in called if any(one.of == pixels for leaf in call.arguments for one in leaf.sources)]
-    found = [path for path, part in held.items() if part in {f"self.{call.part}" for call in raw}]
-    found = found or [path for call in called for path, part in held.items() if part == f"self.{call.part}"][:1]
-    made = [] if found or held else list(_products_of_patches(recording, batch, inside, width))
-    if len(found or made) == 1:
-        [text] = found or made
-        value = [text] if key.endswith(".shape") else text
-        sheet.put(key, value, why=f"so wide are the rows that this part gets: {width} in the recording")
-        return
-    candidates = tuple(Candidate(path, f"{width} in the recording") for path in found or held or made)
-    sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
-
-
-def _products_of_patches(recording: Recording, batch: Batch, inside: str, width: int) -> Iterator[str]:
-    """The channels of a patch times its pixels, as the first part to run says both that is called for rows."""
-    for part in dict.fromkeys(call.part for call in batch.calls if call.part.startswith(inside)):
-        own = {path: n for path, n in recording.numbers.items() if path.rpartition(".")[0] == f"self.{part}"}
-        found = [
-            f"{channels} * {side} ** 2"
-            for channels, count in own.items()
-            for side, size in own.items()
-            if _CHANNELS.search(channels) and _PATCH.search(side)
-            and isinstance(count, int) and isinstance(size, int) and count * size**2 == width
-        ]  # fmt: skip
-        if found:
-            yield from found
-            return

@@ -6,15 +6,13 @@ call to the last part that the model calls after it for both, or that call alone
 
 from __future__ import annotations
 
-from itertools import product
-
 from scaffold.descriptor.expressions import parse_call
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import Drafted, entries_of, line_of, reads
 from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, beyond
-from scaffold.draft.ways import as_reason, problems_of_way
+from scaffold.draft.ways import as_reason, entry_to
 from scaffold.watch import Recording
 
 _IMAGE, _EMBEDS = "image", "image_embeds"
@@ -26,11 +24,10 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
     None where no call gets whole images and crops of them. A way that the generator cannot take is an obstacle.
     """
     batches = recording.of(_IMAGE)
-    kinds = {field.key: field.kind for field in batches[0].fields} if batches else {}
     texts: dict[str, dict[str, Site]] = {}
     for site in sites_of(subject, recording, _IMAGE):
         if not site.made and not site.more:
-            texts.setdefault(site.text, {})[kinds.get(site.pixels, "")] = site
+            texts.setdefault(site.text, {})[batches[0].kind(site.pixels)] = site
     refused: list[Diagnostic] = []
     for text, found in texts.items():
         if found.keys() != {"batched", "flat"}:
@@ -42,10 +39,11 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
             refused += beyond(subject.tree, whole.place, what).diagnostics
         ends = [*later, *([None] if rows <= tokens else [])]
-        for through, entry in product(ends, entries_of(subject, whole.way[0])):
-            problems = problems_of_way(subject, [entry], parse_call(text), through=through)
-            if problems:
-                refused += map(as_reason, problems)
+        for through in ends:
+            entries = entries_of(subject, whole.way[0])
+            entry, problems = entry_to(subject, entries, parse_call(text), through=through)
+            refused += map(as_reason, problems)
+            if not entry:
                 continue
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
             sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.way[0]))

@@ -18,20 +18,18 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.common import (
-    TEXT_WIDTH,
-    VISION,
     Drafted,
     entries_of,
     function_of,
     line_of,
     pixel_keys,
-    put_number,
     waiting_call,
 )
-from scaffold.draft.explicit import put_explicit, tokens_recorded
+from scaffold.draft.explicit import put_explicit
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import problems_of_way
+from scaffold.draft.ways import entry_to
 from scaffold.protocol import SourceTree, find_subclasses
 from scaffold.syntax import (
     assigned_to,
@@ -49,16 +47,15 @@ from scaffold.watch import Batch, Frame, Leaf, Recording
 _SIDE = re.compile(r"((^|[._])(image|crop|img|tile)_size|(^|\.)resolution)(\[\d\])?$")
 _PATCH = re.compile(r"\.(temporal_)?patch_size(\[0\])?$")
 _COLUMNS = re.compile(r"\.(hidden_size|in_features)$")
-#: Entries of a configuration of the encoder that may be a size, and those that are none.
-_CONFIG, _DEPTH = (
-    re.compile(r"self\.config\.vision_config\.\w+"),
-    re.compile(r"layers|heads|head_dim|intermediate|token_id"),
-)
+#: Paths that may hold a size: those of an encoder, and of its configuration, but for numbers of its parts.
+_NO_PARTS = r"^(?!.*(layers|heads|head_dim|intermediate|token_id))"
+_SIZE = re.compile(_NO_PARTS + f".*{VISION.pattern}")
+_CONFIG = re.compile(_NO_PARTS + r"self\.config\.vision_config\.\w+$")
 #: Names in a configuration of sound: the rows of a chunk's spectrum, the positions of its encoder, and their columns.
 #: Whisper's convolutions make one position of two columns of the spectrum.
 _POSITIONS = re.compile(r"\.max_source_positions$|\.(audio|whisper|speech|sound)\w*\.max_position_embeddings$")
 _COLUMNS_OF_SOUND = re.compile(r"\.(audio|whisper|speech|sound)\w*\.d_model$")
-_SPECTRUM = ((1, re.compile(r"\.num_mel_bins$")), (2, _POSITIONS), (1, _POSITIONS), (1, _COLUMNS_OF_SOUND))
+_SPECTRUM = (("a", re.compile(r"\.num_mel_bins$")), ("2 * a", _POSITIONS), ("a", _POSITIONS), ("a", _COLUMNS_OF_SOUND))
 #: A smaller size may be a number of the code, such as two coordinates.
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
@@ -153,7 +150,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
             # An encoder may join two positions.
             joined = [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)]
             said = [*_of_spectrum(recording, rows), *joined]
-            return said[0] if said else tokens_recorded(recording.numbers, rows, sheet)
+            return said[0] if said else tokens_of_unit(recording.numbers, rows, sheet)
 
         put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
     if sites[0].layers:
@@ -178,13 +175,12 @@ def reached_sites(
         tried: dict[str, tuple[Site, str]] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
-            for entry in entries_of(subject, site.way[0]) if site is not None else ():
+            if site is not None:
                 others = [other for _, other in tried.values()]
-                problems = problems_of_way(subject, [*others, entry], parse_call(text))
+                entries = entries_of(subject, site.way[0])
+                entry, problems = entry_to(subject, entries, parse_call(text), beside=others)
                 refused += problems
-                if site is not None and not problems:
-                    tried[name] = site, entry
-                    break
+                tried |= {name: (site, entry)} if entry else {}
         if len(tried) > len(kept):
             kept = tried
     return kept, refused
@@ -211,8 +207,8 @@ def _rows_of(batch: Batch, path: str, units: int) -> int | None:
 
 def _is_single(batches: Sequence[Batch], site: Site) -> bool:
     """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
-    kinds = {field.kind for batch in batches for field in batch.fields if field.key == site.pixels}
-    return "flat" not in kinds and all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    counted = all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    return counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
 
 
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
@@ -299,11 +295,10 @@ def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[
 def units_of(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     """The number of units in each input of pixels, and the shape of one: that of images, or of fewer axes."""
     found = {}
-    flat = {field.key for field in batch.fields if field.kind == "flat"}
     for key in sorted(pixel_keys(batch)):
         tensors = [leaf.shape for leaf in batch.given(key)]
         fewest = min(len(shape) for shape in tensors) - 1
-        axes = fewest if key in flat and len(tensors) == 1 else min(3, fewest)
+        axes = fewest if batch.kind(key) == "flat" and len(tensors) == 1 else min(3, fewest)
         units = {shape[len(shape) - axes :] for shape in tensors}
         count = sum(prod(shape[: len(shape) - axes]) for shape in tensors)
         found[key] = count, units.pop() if len(units) == 1 else ()
@@ -593,10 +588,9 @@ def _of_sound(recording: Recording) -> bool:
 
 def _of_spectrum(recording: Recording, value: int) -> list[str]:
     """The number of a spectrum as the configuration of its encoder says it, if anything does."""
-    for factor, name in _SPECTRUM if _of_sound(recording) else ():
-        paths = [path for path, n in recording.numbers.items() if factor * n == value and name.search(path)]
-        for path in sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1]:
-            return [path if factor == 1 else f"{factor} * {path}"]
+    for form, name in _SPECTRUM if _of_sound(recording) else ():
+        if found := expressions(value, [form], a=attributes(recording.numbers, name, CONFIG)):
+            return found[:1]
     return []
 
 
@@ -608,24 +602,13 @@ def _of_configuration(texts: Sequence[str]) -> list[str]:
 
 def _texts(recording: Recording, value: int, sheet: Sheet) -> Iterator[str]:
     """Patches of a side or of a unit, an attribute, or a product of two."""
-    numbers = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and n > 0}
-    side = numbers.get(sheet.value("let.side"))
-    patches = [(path, n) for path, n in numbers.items() if _PATCH.search(path)]
-    for path, patch in sorted(patches, key=lambda one: (not one[0].startswith("self.config."), one[0].count("."))):
-        if side is not None and side // patch == value:
-            yield f"side // {path}"
-        if side is not None and (side // patch) ** 2 == value:
-            yield f"(side // {path}) ** 2"
-        if 3 * patch**2 == value:
-            yield f"3 * {path} ** 2"
+    held, patches = attributes(recording.numbers), attributes(recording.numbers, _PATCH, CONFIG)
+    side = {"side": held[path]} if (path := sheet.value("let.side")) in held else {}
+    yield from expressions(value, ["side // p", "(side // p) ** 2"], p=patches, side=side)
+    yield from expressions(value, ["3 * p ** 2", "p"], p=patches)
     for path, pair in recording.numbers.items():
         if "patch" in path and isinstance(pair, list) and len(pair) == 2 and prod(pair) == value:
             yield f"{path}[0] * {path}[1]"
-    yield from (path for path, n in numbers.items() if n == value and _PATCH.search(path))
-    held = [path for path, n in numbers.items() if n == value and VISION.search(path) and not _DEPTH.search(path)]
-    yield from sorted(held, key=lambda path: (not _COLUMNS.search(path), path.count("."), path))[:2]
-    config = [(path, n) for path, n in numbers.items() if _CONFIG.fullmatch(path) and not _DEPTH.search(path)]
-    for one, n in config:
-        for other, m in config:
-            if m > 1 and n > 1 and n * m**2 == value:
-                yield f"{one} * {other} ** 2"
+    yield from expressions(value, ["a"], a=attributes(recording.numbers, _SIZE, _COLUMNS))[:2]
+    config = {path: n for path, n in attributes(recording.numbers, _CONFIG).items() if n > 1}
+    yield from expressions(value, ["a * b ** 2"], a=config, b=config)

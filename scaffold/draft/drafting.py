@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, put_width, seen
+from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.locate import Subject, registered_name, subject_of, unfollowed_bases
 from scaffold.draft.loop import draft_layers, draft_loop
+from scaffold.draft.numbers import put_width
 from scaffold.draft.packed import draft_packed
 from scaffold.draft.ported import fitting_mixin, has_port, hosted_mixin
 from scaffold.draft.rows import CHUNK, draft_rows

@@ -6,8 +6,7 @@ method. `scaffold.cut` looks for the methods as the generator will.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
@@ -19,13 +18,6 @@ from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE, way_to
 from scaffold.protocol.dialect import Paths
-
-#: Attributes of a model with the tokens of one unit.
-_TOKENS = ("self.num_image_token", "self.num_patches", "self.config.num_query_tokens")
-#: Entries of a configuration by which a side of the patches gets shorter behind the encoder, and whether it is padded.
-_FACTORS = {"downsample_factor": False, "downsample_ratio": True, "hidden_stride": True, "pixel_shuffle_factor": False,
-            "scale_factor": False, "spatial_pool_stride": False}  # fmt: skip
-_SIDE = re.compile(r"\bimage_size('\]|)$")
 
 
 def put_explicit(
@@ -81,33 +73,3 @@ def _find(
                 if isinstance(found, Extraction):
                     return call, name, found.arguments
     return None
-
-
-def tokens_recorded(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> str | None:
-    """The tokens of one unit, of which a run gave `rows`: what the model says, or its patches and what joins them.
-
-    None where no expression gives that number, or several do. `numbers` are the recorded values by path.
-    """
-    said = [path for path in _TOKENS if numbers.get(path) == rows]
-    if said or rows == 1:
-        return said[0] if said else "1"
-    # The configuration names the side of a unit, and beside it that of a patch.
-    side = sheet.value("let.side")
-    patch = _SIDE.sub(r"patch_size\1", side)
-    long, short = numbers.get(side), numbers.get(patch)
-    if patch == side or not isinstance(long, int) or not isinstance(short, int) or not short:
-        return None
-    across, patches = long // short, f"side // {patch}"
-    # Patches as they are, with one token more, and two by two as one with a token at either end.
-    made = {f"({patches}) ** 2": across**2, f"({patches}) ** 2 + 1": across**2 + 1}
-    made[f"({patches} // 2) ** 2 + 2"] = (across // 2) ** 2 + 2
-    factors: dict[str, str] = {}
-    for path in sorted(numbers, key=lambda path: (path.count("."), path)):
-        factors.setdefault(path.rpartition(".")[2], path)
-    for name, path in factors.items():
-        by = numbers[path]
-        if name in _FACTORS and isinstance(by, int) and by > 0:  # a projector joins patches, so many a side
-            text = f"ceil_div({patches}, {path}) ** 2" if _FACTORS[name] else f"({patches} // {path}) ** 2"
-            made[text] = (-(-across // by) if _FACTORS[name] else across // by) ** 2
-    found = [text for text, value in made.items() if value == rows]
-    return found[0] if len(found) == 1 else None

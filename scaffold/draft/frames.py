@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaffold.draft.common import pixel_keys, put_number, sizes_of_items
+from scaffold.draft.common import pixel_keys, sizes_of_items
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import attributes, expressions, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.watch import Batch, Recording
 
@@ -48,11 +49,10 @@ def put_frames(
     def refused(what: str) -> Exception:
         return beyond(subject.tree, place, what)
 
-    fields = {field.key: field for field in batches[0].fields}
     # Qwen3-Omni's mask is of floating point, too, and beside it: an entry of its own for each item.
     given = sorted(pixel_keys(batches[0]))
     keys = [key for key in given if not _is_of_frames(batches[0], key)] or given
-    counts = sizes_of_items(batches, fields[keys[0]]) if len(keys) == 1 and keys[0] in fields else None
+    counts = sizes_of_items(batches, keys[0]) if len(keys) == 1 and batches[0].kind(keys[0]) else None
     if counts is None:
         raise refused(f"no input says how many frames of `{'`, `'.join(keys)}` an item has")
     [key] = keys
@@ -64,10 +64,8 @@ def put_frames(
     axes = [axis for axis in range(2) if all(one[axis] == sum(n) for one, n in zip(shapes, frames, strict=True))]
     if any(len(one) != 2 for one in shapes) or len(axes) != 1:
         raise refused(f"`{key}` is no spectrum whose frames lie behind each other: {shapes[0]}")
-    numbers = sorted(
-        ((name, n) for name, n in recording.numbers.items() if isinstance(n, int) and n > 0),
-        key=lambda one: (not one[0].startswith(f"self.{path}."), one[0].count("."), one[0]),
-    )
+    own = re.compile(rf"^self\.{re.escape(path)}\.")
+    numbers = {name: n for name, n in attributes(recording.numbers, re.compile(""), own).items() if n > 0}
     longest = max(map(max, sequences))
     chunks = next((one for one in _chunks(numbers) if _explains(one, longest, frames, sequences)), None)
     if chunks is None:
@@ -77,8 +75,11 @@ def put_frames(
         chunks.rows(n) for one in frames for n in one
     ]:
         raise refused("an item has another number of embeddings than rows")
-    window = next(_windows(numbers, chunks, longest), None)
-    if window is None or not any(len(s) > len(n) for s, n in zip(sequences, frames, strict=True)):
+    stride, more = chunks.stride, chunks.stride - 1
+    multiples = {name: n for name, n in numbers.items() if n % chunks.size == 0}
+    form = f"(chunk + {more}) // {stride} * (a // chunk)"
+    windows = expressions(longest, [form], a=multiples, chunk={"chunk": chunks.size})
+    if not windows or not any(len(s) > len(n) for s, n in zip(sequences, frames, strict=True)):
         raise refused(f"no attribute says how many rows attend to each other: at most {longest} in the recording")
     others = {leaf.key for batch in batches for leaf in batch.inputs} - {key, counts}
     whole = {name for name in others if all(_is_of_frames(batch, name) for batch in batches)}
@@ -86,7 +87,7 @@ def put_frames(
         raise refused(
             f"the model gets `{'`, `'.join(sorted(others - whole))}` with `{key}`, which is nothing of frames"
         )
-    bins, stride, more = shapes[0][1 - axes[0]], chunks.stride, chunks.stride - 1
+    bins = shapes[0][1 - axes[0]]
     put_number(recording, bins, "let.bins", "the rows of a spectrum", _BINS, _SOUND, sheet)
     shown = f"{chunks.size} in the recording"
     sheet.put("let.chunk", chunks.text, why=f"the frames that are convolved together: {shown}")
@@ -97,14 +98,14 @@ def put_frames(
         sheet.put(f"item.zeros.{name}", [text], why="a number for each frame")
     rows = f"h // chunk * ((chunk + {more}) // {stride}) + (h % chunk + {more}) // {stride}"
     sheet.put("item.frames.rows", rows, place, why="so many rows as attention gets of each item")
-    sheet.put("item.frames.window", window, place, why="the longest sequence of attention")
+    sheet.put("item.frames.window", windows[0], place, why="the longest sequence of attention")
     sheet.put("item.merge", 1, why="each row is a token")
     return key
 
 
-def _chunks(numbers: Sequence[tuple[str, int]]) -> Iterator[_Chunks]:
+def _chunks(numbers: Mapping[str, int]) -> Iterator[_Chunks]:
     """Chunks that the model may convolve: of so many frames as an attribute says, or of twice as many."""
-    for name, n in numbers:
+    for name, n in numbers.items():
         for stride in reversed(_STRIDES):
             for text, size in ((f"2 * {name}", 2 * n), (name, n)):
                 chunks = _Chunks(text, size, stride)
@@ -120,17 +121,6 @@ def _explains(
         [min(window, rows - start) for rows in map(chunks.rows, given) for start in range(0, rows, window)] == [*found]
         for given, found in zip(frames, sequences, strict=True)
     )
-
-
-def _windows(numbers: Sequence[tuple[str, int]], chunks: _Chunks, rows: int) -> Iterator[str]:
-    """How attributes say the rows of a window: by its frames, which are whole chunks, or as they are."""
-    whole = f"(chunk + {chunks.stride - 1}) // {chunks.stride}"
-    for name, n in numbers:
-        if n % chunks.size == 0 and n // chunks.size * chunks.whole == rows:
-            yield f"{whole} * ({name} // chunk)"
-    if chunks.whole == rows:
-        yield whole
-    yield from (name for name, n in numbers if n == rows)
 
 
 def _is_of_frames(batch: Batch, name: str) -> bool:

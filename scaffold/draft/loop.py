@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import SOUND, VISION, Drafted, entries_of, function_of, line_of, pixel_keys, put_number
+from scaffold.draft.common import SOUND, Drafted, entries_of, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import CONFIG, PATCH, VISION, attributes, put_number
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import ALL, problems_of_way
+from scaffold.draft.ways import ALL, entry_to
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
-_PATCH, _COLUMNS = re.compile(r"[._]patch_size(\[0\])?$"), re.compile(r"\.(hidden_size|embed_dim)$")
+_COLUMNS, _POSITIONS = re.compile(r"\.(hidden_size|embed_dim)$"), re.compile(r"^self\.\w+\.embeddings\.num_patches$")
 #: The argument that hides padding.
 _MASK = "mask"
 
@@ -45,7 +46,7 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         if None in units or len(frames) != len(units):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
-        if not call or problems_of_way(subject, [ALL], parse_call(call), f"self.{layers.name}"):
+        if not call or not entry_to(subject, [ALL], parse_call(call), loop=f"self.{layers.name}")[0]:
             continue
         place = line_of(frames[0])
         _put_units(recording, [one for one in units if one is not None], place, sheet)
@@ -69,23 +70,21 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     """
     batches = recording.of(SOUND)
     inputs = [units_of(batch) for batch in batches]
-    keys = {key for found in inputs for key in found}
-    for layers in recording.repeated if len(keys) == 1 and len(set(map(_unit, inputs))) == 1 else ():
-        [key], path, name = keys, *layers.name.rpartition(".")[::2]
+    units = {(key, shape) for found in inputs for key, (_, shape) in found.items()}
+    for layers in recording.repeated if len(units) == 1 and all(inputs) else ():
+        [(key, unit)], path, name = units, *layers.name.rpartition(".")[::2]
         calls = [_layer_calls(batch, layers, found[key][0]) for batch, found in zip(batches, inputs, strict=True)]
         shapes = {shape for found in calls for _, shape in found}
         if not all(calls) or len(shapes) != 1:
             continue
         text, loop = f"self.{path}.{LOOP_METHOD}(pixels)", f"self.{name}"
         first = batches[0].way(calls[0][0][0])
-        ways = ((one, problems_of_way(subject, [one], parse_call(text), loop)) for one in entries_of(subject, first[0]))
-        entry = next((one for one, problems in ways if not problems), None)
-        if entry is None:
+        entry, _ = entry_to(subject, entries_of(subject, first[0]), parse_call(text), loop=loop)
+        if not entry:
             continue
         place = line_of(first[-1])
         sheet.put(f"modalities.{SOUND}.pixels", key, place, why="the layers get what is made of all of it")
         sheet.put(f"modalities.{SOUND}.entry", entry, line_of(first[0]))
-        [[_, unit]] = inputs[0].values()
         put_unit(recording, unit, "pixels", place, sheet)
         put_made(recording, shapes.pop(), place, sheet)
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
@@ -95,15 +94,11 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
     return None
 
 
-def _unit(inputs: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple[int, ...]:
-    return next((shape for _, shape in inputs.values()), ())
-
-
 def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call, tuple[int, ...]]]:
     """The call of each layer and the shape of a unit there; none where one gets more, or gives something else."""
     found = []
     for index in range(layers.count):
-        calls = [call for call in batch.calls if call.part == f"{layers.name}.{index}"]
+        calls = [batch.calls[n] for n in batch.runs(f"{layers.name}.{index}")]
         tensors = [leaf for call in calls for leaf in call.arguments if leaf.is_tensor]
         shapes = {leaf.shape for call in calls for leaf in (*tensors, *call.results)}
         if len(calls) != 1 or len(tensors) != 1 or len(calls[0].results) != 1 or len(shapes) != 1:
@@ -151,13 +146,12 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
     taken = []
     for name in outline(found[1], loop).arguments[1:]:
         leaves = [leaf for frame in frames for leaf in frame.values if leaf.at == name]
-        paths = [path for path, number in recording.numbers.items() if path.endswith(f".{name}")
-                 and all(leaf.value == number for leaf in leaves)]  # fmt: skip
+        held = attributes(recording.numbers, re.compile(rf"\.{name}$"), CONFIG)
         masks = [leaf for leaf in leaves if leaf.type != "NoneType"]
         if masks and all(leaf.dtype.startswith(("float", "bfloat")) and prod(leaf.shape[1:-1]) == 1 for leaf in masks):
             taken.append(_MASK)
         else:
-            taken += sorted(paths, key=lambda path: (not path.startswith("self.config."), path.count(".")))[:1] or [""]
+            taken.append(next((path for path, n in held.items() if all(leaf.value == n for leaf in leaves)), ""))
     whole = "" not in taken and taken.count(_MASK) == 1
     return f"self.{LOOP_METHOD}({', '.join(['pixels', *taken])})" if whole else ""
 
@@ -166,7 +160,7 @@ def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine
     """Fill in `pixels`, with names for the side of a patch, the patches of a unit and the columns of its features."""
     side, _, width = units[0]
     most = max(patches for _, patches, _ in units)
-    put_number(recording, side, "let.patch", "the side of a patch, in pixels", _PATCH, VISION, sheet)
+    put_number(recording, side, "let.patch", "the side of a patch, in pixels", PATCH, VISION, sheet)
     put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
     look = (f"{place}: units are padded to the longest of a batch",)
@@ -182,7 +176,6 @@ def _rows(recording: Recording, patch: int, most: int) -> list[Candidate]:
         side, count = "self.config.image_size // patch", image // patch * (image // patch + 1)
         why = "a square of that size; its sides are rounded to patches"
         found.append((count, Candidate(f"{side} * ({side} + 1)", why)))
-    for path, number in recording.numbers.items():
-        if re.fullmatch(r"self\.\w+\.embeddings\.num_patches", path) and isinstance(number, int):
-            found.append((number, Candidate(path, "the positions that the tower has")))
+    for path, number in attributes(recording.numbers, _POSITIONS).items():
+        found.append((number, Candidate(path, "the positions that the tower has")))
     return [candidate for _, candidate in sorted(found, key=lambda one: one[0] < most)]

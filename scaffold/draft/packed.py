@@ -13,18 +13,15 @@ from math import isqrt, prod
 
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import (
-    MERGE,
     Drafted,
     embeds_of,
     line_of,
     pixel_keys,
-    put_columns,
-    put_number,
-    put_width,
     sizes_of_items,
 )
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
+from scaffold.draft.numbers import MERGE, put_columns, put_number, put_width
+from scaffold.draft.sheet import Question, Sheet, SourceLine, beyond
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
 from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
@@ -58,9 +55,8 @@ def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
 
 def _entered(batches: Sequence[Batch]) -> Entered | None:
     """The outermost attribute of the model that gets all patches and their grid in every batch, once."""
-    fields = {field.key: field for field in batches[0].fields} if batches else {}
     for key in sorted(pixel_keys(batches[0])) if batches else ():
-        sizes = sizes_of_items(batches, fields[key]) if key in fields and fields[key].kind == "flat" else None
+        sizes = sizes_of_items(batches, key) if batches[0].kind(key) == "flat" else None
         grids = [leaf.grid for batch in batches for leaf in batch.inputs if leaf.at == sizes]
         columns = {len(one) for grid in grids for one in grid or [[]]}
         if len(grids) != len(batches) or len(columns) != 1 or columns - _ROWS.keys():
@@ -209,16 +205,10 @@ def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
 
 
 def _put_width(recording: Recording, entered: Entered, sheet: Sheet, *, last: bool) -> None:
-    """The columns of the embeddings: the attribute of a tower that runs last, as other layouts, or a sum of two."""
+    """The columns of the embeddings: the attribute of a tower that runs last, or as in other layouts."""
     width = entered.batches[0].results[0].shape[-1]
     own = f"self.{entered.part}.out_hidden_size"
     if last and recording.numbers.get(own) == width:
         sheet.put("output.hidden_size", own, entered.place, why=f"{width} in the recording")
-        return
-    if width in recording.numbers.values():
+    else:
         put_width(recording, entered.batches[0], sheet)
-        return
-    held = {path: n for path, n in recording.numbers.items() if isinstance(n, int) and path.count(".") == 1}
-    sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
-    candidates = tuple(Candidate(text, f"{width} in the recording") for text in sums)
-    sheet.ask(Question("output.hidden_size", f"columns of the embeddings: {width} in the recording", candidates))

@@ -16,28 +16,24 @@ from math import isqrt, prod
 from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
 from scaffold.draft.common import (
-    MERGE,
     SOUND,
-    VISION,
     Drafted,
     entries_of,
     function_of,
     line_of,
     pixel_keys,
-    put_columns,
-    put_number,
     sizes_of_items,
 )
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
 from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import entries_of_tokens
 from scaffold.draft.unportable import dialect_of
-from scaffold.draft.ways import as_reason, problems_of_way
+from scaffold.draft.ways import as_reason, entry_to
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
-_PATCH = re.compile(r"[._]patch_size(\[0\])?$")
 CHUNK = "vision_chunk"
 _MODALITIES = ("image", CHUNK, SOUND)
 #: The most tokens of an image beside those of its rows.
@@ -146,11 +142,7 @@ def _encoders(recording: Recording, batches: Sequence[Batch]) -> Iterator[_Encod
         path = _called(batches[0], layers.name.rpartition(".")[0])
         runs = [list(_runs(batch, path)) for batch in batches] if path else [[]]
         first = f"{layers.name}.0"
-        inner = [
-            [call for n in numbers if (call := batch.calls[n]).part == first]
-            for found in runs
-            for batch, numbers in found
-        ]
+        inner = [[batch.calls[n] for n in batch.runs(first, numbers)] for found in runs for batch, numbers in found]
         if not all(runs) or any(len(found) != 1 for found in inner):
             continue
         inside = (call for call in batches[0].calls if call.part.startswith(f"{first}."))
@@ -180,7 +172,7 @@ def _called(batch: Batch, path: str) -> str:
 
 def _runs(batch: Batch, path: str) -> Iterator[tuple[Batch, range]]:
     """The calls of a part, each with the numbers of the calls up to the next one."""
-    begins = [number for number, call in enumerate(batch.calls) if call.part == path]
+    begins = batch.runs(path)
     for begin, end in zip(begins, [*begins[1:], len(batch.calls)], strict=True):
         yield batch, range(begin, end)
 
@@ -262,7 +254,7 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
     first = encoder.runs[0][0]
     for index in range(encoder.layers.count):
         part = f"{encoder.layers.name}.{index}"
-        found = [[n for n in numbers if batch.calls[n].part == part] for batch, numbers in encoder.runs]
+        found = [batch.runs(part, numbers) for batch, numbers in encoder.runs]
         if any(len(numbers) != 1 for numbers in found):
             what = f"the layer `{part}` is called {len(found[0])} times in the loop of `{encoder.path}`"
             raise beyond(subject.tree, encoder.place, what)
@@ -283,7 +275,7 @@ def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     part = f"{encoder.layers.name}.0"
     frames = []
     for batch, numbers in encoder.runs:
-        way = batch.way(next(batch.calls[n] for n in numbers if batch.calls[n].part == part))
+        way = batch.way(batch.calls[batch.runs(part, numbers)[0]])
         frames.append(next(frame for frame in reversed(way) if frame.part == encoder.path))
     found = function_of(subject, frames[0])
     line = frames[0].place.line
@@ -307,12 +299,11 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     first = batch.way(encoder.calls[0])[0]
     attribute = encoder.loop if loop is not None else None
-    problems: list[Diagnostic] = []
-    for entry in entries_of(subject, first):
-        problems = problems_of_way(subject, [entry], f"self.{encoder.path}", attribute, per_item=encoder.per_item)
-        if not problems:
-            return entry, line_of(first)
-    raise Beyond([as_reason(problem) for problem in problems])
+    entries, path = entries_of(subject, first), f"self.{encoder.path}"
+    entry, problems = entry_to(subject, entries, path, loop=attribute, per_item=encoder.per_item)
+    if not entry:
+        raise Beyond(map(as_reason, problems))
+    return entry, line_of(first)
 
 
 # -- an item -----------------------------------------------------------------------------------------------------------
@@ -320,18 +311,17 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
 
 def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], encoder: _Encoder, sheet: Sheet) -> str:
     """Fill in `item`; the input that the rows are made of. Raises VCG483 where the model gets what no item says."""
-    place, fields = encoder.place, {field.key: field for field in batches[0].fields}
-    keys = sorted(pixel_keys(batches[0]))
+    place, keys = encoder.place, sorted(pixel_keys(batches[0]))
     if len(keys) != 1:
         raise beyond(subject.tree, place, f"images come in several inputs: {', '.join(keys)}")
     [key] = keys
     names = dict.fromkeys(leaf.at for leaf in batches[0].inputs)
     grids = sorted(at for at in names if [leaf.rows for leaf in _all(batches, at)] == list(encoder.rows))
     grid = next(iter(grids), "")
-    counts = {sizes_of_items(batches, fields[name]) for name in (key, grid) if name in fields}
+    counts = {sizes_of_items(batches, name) for name in (key, grid) if batches[0].kind(name)}
     mask = next((at for at in names if grid and at != key and _is_mask(batches[0], at, key)), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
-    told = (entries_of_tokens(subject, batches, fields[one]) for one in fields if one != key and coarse)
+    told = (entries_of_tokens(subject, batches, one) for one in batches[0].fields if one.key != key and coarse)
     tokens = next((one for one in told if one is not None and one.grid == coarse), None)
     described = {key, mask, coarse, *grids, *([tokens.values["input"]] if tokens is not None else [])}
     zeros = dict(_zeros(batches, encoder.rows, described)) if grid else {}
@@ -349,7 +339,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     channels, *sides = shape
     if len(sides) == 2 and sides[0] == sides[1]:
         what, stride = "the side of a patch, in pixels", _strides(batches[0], key)
-        put_number(recording, sides[0], "let.p", what, _PATCH, VISION, sheet, last=stride)
+        put_number(recording, sides[0], "let.p", what, PATCH, VISION, sheet, last=stride)
         texts = [str(channels), *(["p", "p"] if grid else ["h * p", "w * p"])]
     elif not sides:
         put_columns(recording, batches[0], key, "", channels, "let.width", sheet)
@@ -442,7 +432,7 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
             leaves = batch.given(name)
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
             apart = len(leaves) == len(batch.items) and all(leaf.at != name for leaf in leaves)
-            flat = next((field.lengths for field in batch.fields if field.key == name and field.kind == "flat"), ())
+            flat = batch.lengths(name)
             if name in known or not all(leaf.dtype.startswith("int") for leaf in leaves):
                 break
             if flat and len(leaves) == 1 and flat in (counts, tuple(leaf.shape[0] for leaf in batch.results)):
@@ -476,8 +466,7 @@ def _put_merge(
     counts = []
     for batch, found in zip(batches, encoder.rows, strict=True):
         sizes = next((leaf.grid for leaf in _all([batch], grid)), [])
-        lengths = next((field.lengths for field in batch.fields if field.key == grid), ())
-        ends = list(accumulate(lengths or [1] * len(found)))
+        ends = list(accumulate(batch.lengths(grid) or [1] * len(found)))
         for begin, end, leaf in zip([0, *ends], ends, batch.results, strict=False):
             frames = sizes[begin][0] if sizes and len(sizes[begin]) == _WITH_FRAMES else 1
             if frames == 1:  # a port holds one frame, and tokens of more may be fewer

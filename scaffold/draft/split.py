@@ -15,6 +15,7 @@ from math import isqrt, prod
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.common import line_of
 from scaffold.draft.locate import Located, Subject
+from scaffold.draft.numbers import attributes, expressions
 from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
 from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
@@ -23,7 +24,7 @@ from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Leaf, Recording
 
 Grid = list[list[int]]
-_WINDOW, _PATCH = re.compile(r"\.\w*window_size$"), re.compile(r"\.patch_size$")
+_WINDOW, _PATCH = r"(?<=\.)\w*window_size$", r"(?<=\.)patch_size$"
 _FRAMES = "get_num_frames_with_most_features"
 _SLICE = "`vitcg-scaffold inspect MODULE:CLASS -v` shows every statement"
 _UNITS = {
@@ -132,9 +133,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
     bounds = {one.source: one for one in reversed(made)}
     alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
-    # Whether a tower's own method of metadata pads offsets to a number of items, and to none of frames.
-    padded = {parameter.name for parameter in sliced.method_parameters} if sliced.already_split else set()
-    room_for_items = "max_batch_size" in padded and "max_frames_per_batch" not in padded
     taken = set()
     found = [(crossing, *_unit(tower, sliced, crossing)) for crossing in offsets]
     # The sequences of whole frames or items come first: they are the tower's main ones.
@@ -147,9 +145,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         if unit is None:
             candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
             sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
-        elif unit == "frame" and "video" not in tower.entered and room_for_items:
-            single = "an image is one frame, and the tower's method has room for items alone"
-            sheet.put(f"{at}.unit", "item", place, why=single)
         else:
             sheet.put(f"{at}.unit", unit, place, why=why)
         sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))
@@ -237,13 +232,10 @@ def _unit(tower: Tower, sliced: TowerSlice, crossing: Crossing) -> _Unit:
 
 def _window(tower: Tower, crossing: Crossing) -> str | None:
     """The attributes that give the side of the largest window, in tokens."""
-    side, own = isqrt(_longest(tower, crossing)), f"self.{tower.first.part}."
-    held = [(path, n) for path, n in tower.recording.numbers.items() if path.startswith(own) and isinstance(n, int)]
-    for path, pixels in held:
-        for patch, size in held:
-            if _WINDOW.search(path) and _PATCH.search(patch) and pixels // size == side:
-                return f"{path} // m // {patch}" if side % tower.first.merge == 0 else None
-    return None
+    side, own = isqrt(_longest(tower, crossing)), rf"^self\.{re.escape(tower.first.part)}\..*"
+    pixels, patches = (attributes(tower.recording.numbers, re.compile(own + name)) for name in (_WINDOW, _PATCH))
+    found = expressions(side, ["w // m // p"], m={"m": 1}, w=pixels, p=patches)
+    return found[0] if found and side % tower.first.merge == 0 else None
 
 
 def _longest(tower: Tower, crossing: Crossing) -> int:

@@ -15,8 +15,8 @@ from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import Drafted, embeds_of, sized_by
 from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
-from scaffold.draft.explicit import tokens_recorded
 from scaffold.draft.locate import Subject
+from scaffold.draft.numbers import CONFIG, attributes, tokens_of_unit
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.ways import way_to
 from scaffold.watch import Batch, Leaf, Recording
@@ -77,8 +77,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
 
 def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) -> _Tiles | None:
     """The tiles of a modality, if the embeddings of its items are the rows that one call gives of these, in order."""
-    field = next((one for one in batches[0].fields if one.key == site.pixels), None)
-    sized = sized_by(batches, field) if field is not None and field.kind == "flat" else []
+    sized = sized_by(batches, site.pixels) if batches[0].kind(site.pixels) == "flat" else []
     if not sized or sized[0][1] or not site.raw or site.padded or site.short:
         return None
     sizes = sized[0][0]
@@ -111,6 +110,5 @@ def _result(batch: Batch, path: str) -> Leaf | None:
 
 def _tokens(recording: Recording, rows: int, sheet: Sheet) -> str | None:
     """The rows of a tile: what a cut says of a unit, or the one attribute of a configuration that is called so."""
-    held = [path for path, n in recording.numbers.items() if n == rows and _TOKENS.search(path)]
-    own = [path for path in held if path.startswith("self.config.")]
-    return tokens_recorded(recording.numbers, rows, sheet) or (own[0] if len(own) == 1 else None)
+    own = [path for path, n in attributes(recording.numbers, _TOKENS).items() if n == rows and CONFIG.search(path)]
+    return tokens_of_unit(recording.numbers, rows, sheet) or (own[0] if len(own) == 1 else None)

@@ -41,9 +41,7 @@ def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) 
             for batch in batches
             for leaf in batch.inputs
             if leaf.at == at and isinstance(leaf.value, list) and leaf.shape[1:] == (2,)
-            for one in batch.fields
-            if one.key == field.key
-            for row, length in zip(leaf.value, one.lengths, strict=False)
+            for row, length in zip(leaf.value, batch.lengths(field.key), strict=False)
         ]
         fitting = [
             (factors, rests.pop())

@@ -46,26 +46,28 @@ def _of_modality(test: ast.expr) -> bool:
     return isinstance(bare, ast.Name)
 
 
-def problems_of_way(
-    subject: Subject,
-    entries: Iterable[str],
-    encoder: Call | str,
-    loop: str | None = None,
-    through: str | None = None,
-    per_item: bool = False,
-) -> list[Diagnostic]:
-    """The problems that keep the generator from the way of these entries to the encoder, or to one call of it."""
-    try:
-        way_to(subject, entries, encoder, loop, through, per_item)
-    except DiagnosticError as error:
-        return list(error.diagnostics)
-    return []
+def entry_to(
+    subject: Subject, entries: Iterable[str], encoder: Call | str, *, beside: Iterable[str] = (), **form: Any
+) -> tuple[str, list[Diagnostic]]:
+    """The first of the entries from which, and from those `beside`, the generator finds the encoder, or one call of it.
+
+    It is empty where there is none. With it come the problems that keep the generator from those before.
+    """
+    problems: list[Diagnostic] = []
+    for entry in entries:
+        try:
+            way_to(subject, [*beside, entry], encoder, **form)
+        except DiagnosticError as error:
+            problems += error.diagnostics
+        else:
+            return entry, problems
+    return "", problems
 
 
-def way_to(subject: Subject, entries: Iterable[str], encoder: Call | str, *form: Any) -> Way:
+def way_to(subject: Subject, entries: Iterable[str], encoder: Call | str, **form: Any) -> Way:
     """The way from these entries to the encoder, as the generator finds it. Raises what `find_way` raises."""
     spans = {parse_call(entry).path: NOWHERE for entry in entries}
-    return find_way(subject.tree, subject.model.file, subject.model.class_name, spans, encoder, NOWHERE, *form)
+    return find_way(subject.tree, subject.model.file, subject.model.class_name, spans, encoder, NOWHERE, **form)
 
 
 def as_reason(problem: Diagnostic) -> Diagnostic:

@@ -147,6 +147,18 @@ class Batch:
         """The tensors of an input: itself, or those in it."""
         return [leaf for leaf in self.inputs if leaf.key == key]
 
+    def kind(self, key: str) -> str:
+        """How the processor cuts an input into items; empty of one that it does not declare."""
+        return next((field.kind for field in self.fields if field.key == key), "")
+
+    def lengths(self, key: str) -> tuple[int, ...]:
+        """The lengths of the items of a flat input; none of any other."""
+        return next((field.lengths for field in self.fields if field.key == key), ())
+
+    def runs(self, part: str, within: range | None = None) -> list[int]:
+        """The numbers of the calls of a part, of all calls or of those `within`."""
+        return [n for n, call in enumerate(self.calls) if call.part == part and (within is None or n in within)]
+
     def chain(self, frame: int | None) -> list[int]:
         """The indices of the frames from the entry to one, that included."""
         return [*self.chain(self.frames[frame].caller), frame] if frame is not None else []

@@ -283,10 +283,10 @@ def test_a_model_with_an_encoding_of_its_own_is_looked_at(model, run):
     assert "nothing is to be done" not in run("init", model, "--vllm", "0.33.0")[2]
 
 
-def test_a_refusal_of_a_model_without_an_encoder_leaves_nothing(run):
+def test_a_refusal_of_a_model_without_an_encoder_runs_and_leaves_nothing(run):
     """It makes models of other classes."""
-    code, out, _ = run("init", "MiniCPMV", "--vllm", "0.33.0", "-o", "my.yaml")
-    assert (code, out) == (4, "")
+    code, out, err = run("init", "MiniCPMV", "--vllm", "0.33.0", "-o", "my.yaml")
+    assert (code, out, "error[VCG483]" in err, "Runs the code" in err) == (4, "", True, False)
     assert not Path("my.yaml").exists()
 
 

@@ -82,13 +82,6 @@ NOT_FOUND = {
         "port it in the plugin's source, by hand",
         ("registry.py", '"Florence2ForConditionalGeneration"'),
     ),
-    "a misspelt name": (
-        ("Qwen2VLForConditionalGenration", RELEASE),
-        "VCG480",
-        "is no architecture of this tree",
-        "did you mean `Qwen2VLForConditionalGeneration` or `",
-        ("registry.py", ""),
-    ),
     "a processor that cannot be followed": (
         ("Emu3ForConditionalGeneration", "0.30.0"),
         "VCG481",

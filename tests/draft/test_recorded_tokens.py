@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffold.draft.explicit import tokens_recorded
+from scaffold.draft.numbers import tokens_of_unit
 from scaffold.draft.sheet import Sheet
 
 PATCH = "self.config.vision_config.patch_size"
@@ -15,7 +15,7 @@ def tokens(rows: int, **more: object) -> str | None:
     sheet = Sheet({})
     sheet.put("let.side", "self.config.vision_config.image_size")
     numbers = {**SIZES, **{f"self.{name.replace('__', '.')}": value for name, value in more.items()}}
-    return tokens_recorded(numbers, rows, sheet)
+    return tokens_of_unit(numbers, rows, sheet)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_what_the_rows_do_not_decide_is_left_out(rows: int, more: dict[str, obje
 
 
 def test_without_a_side_nothing_is_said() -> None:
-    assert tokens_recorded(SIZES, 1024, Sheet({})) is None
+    assert tokens_of_unit(SIZES, 1024, Sheet({})) is None

@@ -26,7 +26,3 @@ def test_what_can_never_be_ported_is_refused_first(model, release_tree):
     [problem] = error.value.diagnostics
     code, words = UNPORTABLE[model]
     assert (problem.code, words in problem.message) == (code, True), problem.message
-
-
-def test_a_class_that_is_served_has_the_processor_of_the_one_that_makes_it(release_tree):
-    refuse_model(release_tree(RELEASE), "vllm/model_executor/models/minicpmv.py:MiniCPMV2_6")
