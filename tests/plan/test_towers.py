@@ -283,7 +283,7 @@ def test_what_an_inherited_init_sets_counts(qwen, body):
     ("own", "kept"),
     [
         ("self.config = 1", {"Qwen2_5_VLForConditionalGeneration", "Heir"}),
-        ("self.config = 1\n        # why", set()),  # an edit would take the comment away
+        ("self.config = 1\n        # why", {"Qwen2_5_VLForConditionalGeneration", "Heir"}),
         ("self.more = 1", set()),  # it keeps nothing beside which to keep it
         ("self.vllm_config = vllm_config", {"Qwen2_5_VLForConditionalGeneration"}),
     ],
