@@ -97,7 +97,7 @@ def file_name(module: str) -> str:
 def _put_like_others(
     sheet: Sheet, tree: SourceTree, given: object, place: SourceLine, example: _Example | None, run: Recording | None
 ) -> None:
-    """A context where that of other entries is none for the model.
+    """The mark that most entries of the generation test have, and a context where theirs is none for the model.
 
     That is the `given` one of vLLM's other tests, that of the example, or the positions of the language model.
     """
@@ -106,6 +106,9 @@ def _put_like_others(
         registry = find_test_registry(tree)
     if registry is not None:
         there = SourceLine(registry.path, registry.line)
+        marked = [entry for entry in registry.entries if "marks" in entry.keywords]
+        if "core_model" in tree.read(registry.path) and 2 * len(marked) > len(registry.entries):
+            sheet.put("integration.test.core_model", True, there, why="as most entries there")
         default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
         usual = int(default) if default.isdecimal() else None
     if isinstance(given, int):

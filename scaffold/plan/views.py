@@ -1019,7 +1019,7 @@ def _units(
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
-    # What runs on the features of a graph may read any input. A graph that gives embeddings reads its buffers alone.
+    # Code behind the features of a graph may read any input. A graph that gives embeddings reads its buffers alone.
     parses = extraction.after is not None and not follows
     read = {*joined, *port.sized.values(), port.embeds}
 
