@@ -42,7 +42,7 @@ class InplaceRotary(Tuning):
     summary = "rotate queries and keys where the projection wrote them"
     level = "exact"
     needs_triton = True
-    measured = "Qwen2-VL 25.4 to 23.4 ms, Qwen2.5-VL 27.6 to 26.5 ms, Qwen3-VL 18.5 to 17.5 ms"
+    measured = "Qwen2-VL 25.5 to 23.6 ms, Qwen2.5-VL 27.5 to 26.4 ms, Qwen3-VL 18.4 to 17.4 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return (
@@ -154,7 +154,7 @@ class UnsplitAttention(Tuning):
     name = "unsplit-attention"
     summary = "attend to many tiles of one size without splitting their keys"
     level = "rounding"
-    measured = "InternVL 13.0 to 12.8 ms"
+    measured = "InternVL 13.0 to 12.7 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():
@@ -207,7 +207,7 @@ class FittedAttention(Tuning):
     name = "fitted-attention"
     summary = "attend with FlashAttention 4, in tiles that fill the chip"
     level = "rounding"
-    measured = "InternVL 13.0 to 12.2 ms, Qwen2-VL 25.1 to 24.1 ms, Qwen3-VL 18.3 to 17.8 ms, Step3-VL 67.2 to 65.0 ms"
+    measured = "InternVL 13.0 to 12.3 ms, Qwen2-VL 25.3 to 24.3 ms, Qwen3-VL 18.4 to 17.9 ms, Step3-VL 67.9 to 64.5 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in tower.items():

@@ -88,7 +88,7 @@ class PadMlp(Tuning):
     name = "pad-mlp"
     summary = "pad an MLP's inner size with zeros to what matrix kernels load fast"
     level = "rounding"
-    measured = "Qwen2.5-VL 27.3 to 22.3 ms"
+    measured = "Qwen2.5-VL 27.3 to 24.0 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         return mlps(tower)
@@ -168,7 +168,7 @@ class FusedActivations(Tuning):
     summary = "run SiLU-and-multiply and quick GELU as one kernel each"
     level = "rounding"
     needs_triton = True
-    measured = "Qwen2.5-VL 27.3 to 26.3 ms, Qwen2-VL 25.2 to 23.1 ms, Step3-VL 68.1 to 63.9 ms"
+    measured = "Qwen2.5-VL 27.3 to 26.3 ms, Qwen2-VL 25.4 to 23.4 ms, Step3-VL 67.7 to 63.3 ms"
 
     _KERNELS = {"SiluAndMul": kernels.silu_and_mul, "QuickGELU": kernels.quick_gelu}  # noqa: RUF012
 
@@ -204,7 +204,7 @@ class GeluEpilogue(Tuning):
     name = "gelu-epilogue"
     summary = "compute GELU (tanh) in the epilogue of the matrix product before it"
     level = "rounding"
-    measured = "Qwen3-VL 18.2 to 17.7 ms"
+    measured = "Qwen3-VL 18.3 to 17.8 ms"
 
     def sites(self, tower: Modules) -> Iterator[tuple[str, nn.Module]]:
         for path, module in mlps(tower):
