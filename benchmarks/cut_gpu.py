@@ -107,7 +107,7 @@ class Subject:
     stand_ins: Callable[[], dict[str, Any]] = dict
     #: The release has a port that captures the whole tower.
     whole: bool = False
-    modality: str = "image"
+    modalities: tuple[str, ...] = ("image",)
 
     @property
     def dotted(self) -> str:
@@ -506,13 +506,13 @@ SUBJECTS = {
                         {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
                          "4 mixed, 17 tiles": [1, 5, 10, 1]}, _masked_tiles, whole=True),
     "qwen2_audio": Subject("Qwen2AudioForConditionalGeneration", "qwen2_audio", _qwen2_audio, SOUNDS, _chunks,
-                           modality="audio"),
+                           modalities=("audio",)),
     "qwen3_asr": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr(18, 14, 1024), SOUNDS, _sounds,
-                         _qwen3_texts, modality="audio"),
+                         _qwen3_texts, modalities=("audio",)),
     "qwen3_asr_1_7b": Subject("Qwen3ASRForConditionalGeneration", "qwen3_asr", _qwen3_asr(24, 16, 2048), SOUNDS,
-                              _sounds, _qwen3_texts, modality="audio"),
+                              _sounds, _qwen3_texts, modalities=("audio",)),
     "qwen3_omni": Subject("Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", _qwen3_omni, SOUNDS,
-                          _sounds, _qwen3_texts, modality="audio"),
+                          _sounds, _qwen3_texts, modalities=("audio",)),
 }  # fmt: skip
 
 
@@ -541,7 +541,7 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
         if name in shipped_names():
             port = load_port(name)
         else:
-            encoder = ["--layout", "cut"] if subject.modality == "image" else ["--audio"]
+            encoder = ["--audio"] if subject.modalities == ("audio",) else ["--layout", "cut"]
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort):
@@ -567,20 +567,24 @@ def load_ported(folder: Path, name: str) -> None:
 
 def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
     """The host with random weights on the GPU, and its configuration. Without `ports` it is the release's own."""
+    if ports is not None:
+        load_ported(ports, name)
+    return build_host(SUBJECTS[name])
+
+
+def build_host(subject: Subject) -> tuple[Any, SimpleNamespace]:
+    """The host of a subject, of the class that its module has now, and its configuration."""
     import torch
     from manager_gpu import DEVICE, DTYPE
 
     from scaffold.verify.numeric.recipes.base import Recipe, randomise
 
-    subject = SUBJECTS[name]
-    if ports is not None:
-        load_ported(ports, name)
     made = type(
         "Real",
         (Recipe,),
         {
             "load_class": lambda self, host=None: Recipe.load_class(self, f"{subject.dotted}:{subject.architecture}"),
-            "module": subject.module, "host_class": subject.architecture, "modalities": (subject.modality,),
+            "module": subject.module, "host_class": subject.architecture, "modalities": subject.modalities,
             "min_budget": 1, "stand_ins": subject.stand_ins(),
             "model_config": lambda self: subject.config(), "make_inputs": None, "tokens": None, "sessions": None,
             "embeds_inputs": None,

@@ -362,6 +362,24 @@ def _shrink_cuts() -> None:
     for name, fields in small.items():
         cut_gpu.SUBJECTS[name] = replace(cut_gpu.SUBJECTS[name], **fields)
     cut_gpu.IDLE_TURNS, cut_gpu.WARM_TURNS, cut_gpu.TURNS, cut_gpu.CONTEXT = 1, 2, 1, CONTEXT
+    _shrink_both(qwen3_omni)
+
+
+def _shrink_both(config: Any) -> None:
+    """The model that sees and hears."""
+    import both_gpu
+    import cut_gpu
+
+    cut_gpu._qwen3_omni = config
+    both_gpu.VISION |= {
+        "depth": 3, "hidden_size": 48, "intermediate_size": 64, "num_heads": 3, "out_hidden_size": 64,
+        "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1],
+    }  # fmt: skip
+    both_gpu.CALLS |= {
+        "image": {"1 image": [(1, 4, 6)], "3 images": [(1, 4, 4), (1, 2, 6), (1, 4, 8)]},
+        "video": {"1 video": [(2, 4, 4)]},
+        "audio": {"1 sound, 2 s": [2], "2 sounds, 4 s": [1, 3]},
+    }
 
 
 def _replace(workloads: dict[str, Any], tiny: dict[str, Any]) -> None:
