@@ -1,4 +1,4 @@
-"""docs/measured/cuts.md: the results of `cut_gpu.py`."""
+"""docs/measured/cuts.md: the results of `cut_gpu.py` and `both_gpu.py`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ COLUMNS = (
 WHOLE = (
     ("model", "{name}"), ("call", "{call}"), ("cut, vLLM's manager, ms", "{vllm_ms:.1f}"),
     ("whole", "{whole_vllm_ms:.1f}"), ("cut, our manager, ms", "{ours_ms:.1f}"), ("whole", "{whole_ours_ms:.1f}"),
+)  # fmt: skip
+BOTH = (
+    ("call", "{call}"), ("eager, ms", "{eager_ms:.1f}"), ("vLLM's managers", "{vllm_ms:.1f}"),
+    ("ours", "{ours_ms:.1f}"), ("largest error, ours", lambda row: error(row["ours_error"])),
 )  # fmt: skip
 FORMS = (
     "model", "call", "explicit, ms", "re-entrant", "eager, beside explicit", "largest error, explicit", "re-entrant",
@@ -53,9 +57,12 @@ def pages() -> list[Page]:
         if row["ours_ms"] > row["eager_ms"]
     ]
     whole = [row for row in rows if "whole_vllm_ms" in row]
+    both = load("both_h200")
+    counted = both["models"]["qwen3_omni"]["managers"]["ours"]["parts"]
     best = [min(row["whole_vllm_ms"], row["whole_ours_ms"]) / row["ours_ms"] for row in whole]
     known = {
         "slower": slower, "calls": sheet(COLUMNS, rows), "whole": sheet(WHOLE, whole), "best": low_high(best),
         "wholes": list(dict.fromkeys(NAMES[row["model"]] for row in whole)), "forms": table(FORMS, _forms()),
+        "both": sheet(BOTH, both["rows"]), "missed": sum(one["misses"] for one in counted),
     }  # fmt: skip
-    return [text_page("cuts", [*results, *FORM_RESULTS], known)]
+    return [text_page("cuts", [*results, *FORM_RESULTS, "both_h200"], known)]

@@ -15,7 +15,9 @@ import measured_fp8
 import measured_tuning
 import pytest
 import readme_gpu
+from both_encoders import descriptors, write_adapters
 from captured import captured
+from changed_ports import text_of
 from readme_gpu import PARTS, Part
 from release_process import run_script
 
@@ -147,6 +149,25 @@ def test_benchmarks_of_ports_run_to_their_end(release_tree, tmp_path):
     assert all(row[key] < 1e-3 for row in rows["cut"] for key in errors)
     assert any(row["replays"] for row in rows["cut"])  # the largest calls fit no graph
     assert rows["explicit"]
+
+
+@pytest.mark.trees
+@pytest.mark.lab
+def test_the_benchmark_of_both_encoders_runs_to_its_end(release_tree, tmp_path):
+    """Its option `--generate` drafts what `both_encoders` has."""
+    files = {tmp_path / f"{name}.yaml": document for name, document in descriptors().items()}
+    for file, document in files.items():
+        file.write_text(text_of(document), "utf-8")
+    write_adapters(tmp_path / "adapters", files)
+    options = ("--adapters", "{work}/../adapters", "--rounds", "1")
+    part = Part("both", "both_gpu.py", (), options, MANAGERS | {"modality", "call", "ours_error"})
+    status, told = run_tiny(part, tmp_path, release_tree(RELEASE).root)
+    assert status == 0, told
+    result = json.loads((tmp_path / "both_cpu.json").read_text("utf-8"))
+    assert {row["modality"] for row in result["rows"]} == {"image", "video", "audio"}
+    assert all(part.keys <= row.keys() and row["ours_error"] < 1e-3 for row in result["rows"])
+    served = result["models"]["qwen3_omni"]["managers"]
+    assert all(one["hits"] for manager in served.values() for one in manager["parts"])
 
 
 @pytest.mark.trees

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from changed_ports import document_of, text_of
+from both_encoders import MODEL, descriptors, write_adapters
+from changed_ports import text_of
 from release_process import last_line, run_script
 
 from scaffold.adapters.outputs import Source, render_outputs
@@ -22,11 +23,6 @@ GIVEN = {
     "steps": 4, "tuning": "on", "trace": "sizes.json", "record": "seen/sizes.json", "stats": "stats",
     "max_graph_bytes": 10**9,
 }  # fmt: skip
-MODEL = {
-    "module": "qwen3_omni_moe_thinker",
-    "class": "Qwen3OmniMoeThinkerForConditionalGeneration",
-    "architecture": "Qwen3OmniMoeForConditionalGeneration",
-}
 
 
 def configured(given: Any) -> SimpleNamespace:
@@ -79,17 +75,6 @@ def test_a_tower_that_vllm_left_out_is_one_of_sound_or_of_images() -> None:
     assert [refused("audio_tower", one) for one in ("image", "audio")] == [False, True]
     assert [refused("vision_tower", one) for one in ("image", "audio")] == [True, False]
     assert [refused("language_model", one) for one in ("image", "audio")] == [False, False]
-
-
-def descriptors() -> dict[str, dict[str, Any]]:
-    """Those of Qwen3-Omni's images and sound: as Qwen3-VL's and Qwen3-ASR's, which have its towers."""
-    seen, heard = document_of("qwen3_vl"), document_of("qwen3_asr")
-    del seen["integration"], seen["gates"], seen["attention"]["full"]["lengths"], heard["verify"]
-    seen["pixels"] = {"shape": ["self.visual.patch_embed.proj.input_size"]}
-    seen["buffers"].append("sequence_lengths")
-    seen["output"] = {"hidden_size": "self.visual_dim + self.multiscale_dim"}
-    seen["tower"] |= {"class": "Qwen3Omni_VisionTransformer", "grid": "tensor"}
-    return {"seen": seen | {"model": MODEL | {"tower": "visual"}}, "sound": heard | {"model": MODEL}}
 
 
 @pytest.mark.parametrize(
@@ -177,9 +162,7 @@ def run_both(source: SourceTree, folder: Path, mode: str, *, ported: bool) -> An
             (tree / change.path).unlink(missing_ok=True)
             (tree / change.path).write_bytes(change.after or b"")
         del files["seen"]
-    for output in render_outputs([Source(f"../{name}.yaml", load_descriptor(files[name])) for name in files]).files:
-        (generated / output.path).parent.mkdir(parents=True, exist_ok=True)
-        (generated / output.path).write_bytes(output.content)
+    write_adapters(generated, list(files.values()))
     script = Path(__file__).with_name("run_both.py")
     return last_line(run_script(script, tree, str(generated), str(folder / "sound.yaml"), mode))
 
