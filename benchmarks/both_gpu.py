@@ -41,7 +41,7 @@ VISION = {
     "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 2048, "num_position_embeddings": 2304,
     "deepstack_visual_indexes": [8, 16, 24], "image_size": 768, "apply_vit_abs_pos_embed": True,
 }  # fmt: skip
-#: What comes in a call: grids `(frames / 2, height, width)` in patches of images or videos, or seconds of sounds.
+#: The items of each call: grids `(frames / 2, height, width)` in patches of images or videos, or seconds of sounds.
 CALLS: dict[str, dict[str, Any]] = {
     "image": {
         "1 image 640x480": [(1, 30, 40)],
@@ -80,7 +80,7 @@ def generate(folder: Path, release: str) -> None:
 
 
 def inputs_of(modality: str, items: Sequence[Any], noise: Callable[..., Any]) -> dict[str, Any]:
-    """What vLLM's processor gives for these items."""
+    """The inputs that vLLM's processor makes of these items."""
     import torch
 
     if modality == "audio":
@@ -92,7 +92,7 @@ def inputs_of(modality: str, items: Sequence[Any], noise: Callable[..., Any]) ->
 
 
 def served(manager: Any) -> list[dict[str, Any]]:
-    """What each of two managers served: its modalities, graphs, limits and counters."""
+    """The report of each of two managers: its modalities, graphs, limits and counters."""
     return [
         {
             "modalities": list(part.config.modalities), "hits": part.graph_hits, "misses": part.graph_misses,
