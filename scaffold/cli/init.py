@@ -349,7 +349,7 @@ def _ending(
     ported = any(note.code == "VCG485" for note in draft.notes)
     following = [command_line("plan", output, *target, *(["--replace"] if ported else []))]
     try:
-        plan = plan_changes(port, tree, read_protocol(tree), replace=True)
+        plan = plan_changes(port, tree, read_protocol(tree), replace=ported)
     except DiagnosticError:
         return "", following  # `plan` says why
     if not plan.reenters:

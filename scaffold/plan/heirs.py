@@ -10,9 +10,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
 
-from scaffold.diagnostics import Diagnostic, Severity
+from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers
 from scaffold.protocol import find_model, find_subclasses
@@ -39,7 +40,11 @@ class Heirs:
 def plan_heirs(
     port: AnyPort, tree: SourceTree, profile: ProtocolProfile, plan: TowerPlan, methods: Methods, *, replace: bool
 ) -> Heirs:
-    """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out."""
+    """The changes that subclasses of the ported class need. Opt-outs of classes that the release lacks are left out.
+
+    Raises VCG428 where the port is a base's, unless `replace` asks for methods of the class's own, as it does where a
+    base has a port. A package has no edit of vLLM's classes, so there the class may keep them.
+    """
     heirs = find_subclasses(tree, port.module, port.class_name)
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     for heir in heirs:
@@ -47,7 +52,10 @@ def plan_heirs(
             source = render_template("common/optout.py.jinja", checks_types=plan.facts.checks_types)
             edits[heir.path] += [AddImport("typing", "ClassVar"), AddImport("typing", "Literal")]
             edits[heir.path].append(PutMethods(heir.class_name, source, first=True))
-    notes = [*_of_a_base(port, tree), *_notes(port, tree, plan.class_name, heirs)]
+    of_base = [*_of_a_base(port, tree)]
+    if of_base and not replace and tree.package is None:
+        raise DiagnosticError([replace_fields(note, severity=Severity.ERROR) for note in of_base])
+    notes = [*of_base, *_notes(port, tree, plan.class_name, heirs)]
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         if not replace:
@@ -96,7 +104,8 @@ def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
         "VCG428",
         f"all that a port of {port.class_name} runs is code of {holder.name} ({module.file}:{holder.lineno})",
         port.span("model.class"),
-        f"port {holder.name} instead, and {port.class_name} inherits the port with all its other subclasses",
+        f"port {holder.name} instead: {port.class_name} inherits that port, as all its subclasses do. Add --replace to "
+        f"give {port.class_name} methods of its own",
         Severity.WARNING,
     )
 

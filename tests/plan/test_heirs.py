@@ -117,10 +117,14 @@ def test_a_port_belongs_to_the_base_whose_code_it_runs(release_tree):
     port = port_of("llava_next", {"model.class": sub})
 
     assert list(_of_a_base(load_port("llava_next"), tree)) == []
-    [note] = _of_a_base(port, tree.with_files({path: text.encode()}))
-    assert (note.code, note.severity) == ("VCG428", Severity.WARNING)
-    assert note.message.startswith(f"all that a port of {sub} runs is code of LlavaNextForConditionalGeneration (")
     assert list(_of_a_base(port_of(HEIR), tree)) == []
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(port, tree.with_files({path: text.encode()}))
+    [problem] = caught.value.diagnostics
+    assert (problem.code, problem.severity) == ("VCG428", Severity.ERROR)
+    assert problem.message.startswith(f"all that a port of {sub} runs is code of LlavaNextForConditionalGeneration (")
+    asked = prepare_port(port, tree.with_files({path: text.encode()}), replace=True)
+    assert [note.severity for note in asked.notes if note.message == problem.message] == [Severity.WARNING]
 
 
 # --- a class whose base has a port ------------------------------------------------------------------------------------
