@@ -189,12 +189,15 @@ def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
 def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    Precomputed embeddings beside rows may be so many, divided by one number. An input that the model refuses is none.
+    Precomputed embeddings beside rows may be so many, divided by one number. An input that the model refuses is none,
+    and so are embeddings that it does not read.
     """
     grids = sheet.value("layout") == "rows"
     refused = set(_refused(subject))
     for field in batches[0].fields:
         if field.modality != batches[0].modality or field.key in refused:
+            continue
+        if EMBEDS.search(field.key) and not reads(subject, field.key):
             continue
         at = f"fields.{field.key}"
         if field.kind == "batched":

@@ -75,9 +75,10 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             sheet.put(f"{at}.template.text", template[0], template[2], why="the prompt of the offline example")
         _put_like_others(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
-        if keywords.get("hf_overrides") == {"architectures": [architecture]}:
-            why = "the checkpoint names another class"
-            sheet.put(f"{at}.dummy_overrides.exist_overrides.architectures", [architecture], place, why=why)
+        if isinstance(overrides := keywords.get("hf_overrides"), dict):
+            sheet.put(f"{at}.dummy_overrides.exist_overrides", overrides, place)
+        if keywords.get("use_original_num_layers") is True:
+            sheet.put(f"{at}.dummy_overrides.use_original_num_layers", True, place)
         if keywords.get("trust_remote_code") is True:
             sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
     for number, line in list(_listed(subject.tree, subject.model.architectures))[:1]:

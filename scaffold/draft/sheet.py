@@ -21,7 +21,7 @@ _WIDTH = 118
 _PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,=-]*")
 _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
 
-Scalar = str | int | bool
+Value = str | int | bool | Mapping[str, object] | Iterable[str]
 Answers = Mapping[str, str]
 
 
@@ -93,7 +93,7 @@ class Sheet:
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
-    def put(self, key: str, value: Scalar | Iterable[str], *evidence: object, why: str = "") -> None:
+    def put(self, key: str, value: Value, *evidence: object, why: str = "") -> None:
         """A derived value, with the places that show it."""
         places = ", ".join(dict.fromkeys(str(item) for item in evidence if item is not None))
         self._entries[key] = _Entry(_yaml(value), f"{places}: {why}" if places and why else places or why)
@@ -163,7 +163,9 @@ def _lines(name: str, entry: _Entry, indent: str) -> list[str]:
     return [*above, beside] if len(beside) <= _WIDTH else [*above, f"{indent}# {entry.comment}", line]
 
 
-def _yaml(value: Scalar | Iterable[str]) -> str:
+def _yaml(value: Value) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

@@ -49,6 +49,9 @@ _NO_LENGTHS = "FlashInfer needs the lengths of sequences, and no buffer holds th
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
 
+#: Smallest budget of a graph of units with fewer tokens: images of a batch.
+_LEAST_BATCH = 8
+
 #: The buffers of rotary embeddings, by vLLM's words.
 _ROTARY = "rotary_pos_emb"
 
@@ -341,8 +344,23 @@ class UnitsView(View):
 
     @property
     def has_property(self) -> bool:
-        """Whether the tokens of a unit are more than an attribute of the model."""
-        return bool(self.token_lets) or not _is_path(self.tokens)
+        """Whether the tokens of a unit are more than an attribute of the model or a number."""
+        return bool(self.token_lets) or not (_is_path(self.tokens) or self.tokens.isdigit())
+
+    @property
+    def asserts_tokens(self) -> bool:
+        """Whether a graph counts its features: the tokens of a unit are a claim of the descriptor."""
+        return self.has_property or self.tokens.isdigit()
+
+    @property
+    def budget_units(self) -> Code:
+        """The units that a budget has room for."""
+        return Code("token_budget" if self.tokens == "1" else f"token_budget // {self.unit_tokens}")
+
+    @property
+    def features_of(self) -> Code:
+        """The features of a number of units, as a factor behind it."""
+        return Code("" if self.tokens == "1" else f" * {self.unit_tokens}")
 
     @property
     def unit_tokens(self) -> Code:
@@ -1009,7 +1027,12 @@ def _units(
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
     tokens, unit = token_names.code(explicit.tokens), port.unit
-    named = token_lets or not _is_path(tokens)
+    least, why = tokens, f"One {unit}."
+    if tokens.isdigit() and int(tokens) < _LEAST_BATCH:
+        least = Code(str(_LEAST_BATCH))
+        why = "vLLM batches at most as many items as the smallest budget has tokens."
+    elif token_lets or not (_is_path(tokens) or tokens.isdigit()):
+        least = Code(f"self._encoder_cudagraph_{unit}_tokens")
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
     if explicit.single and extraction.regroups:
@@ -1035,8 +1058,8 @@ def _units(
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[*joined],
-        budget_min=Code(f"self._encoder_cudagraph_{unit}_tokens") if named else tokens,
-        budget_why=f"One {unit}.",
+        budget_min=least,
+        budget_why=why,
         budget_lets=(),
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         eager=encoded(joined),

@@ -90,6 +90,12 @@ def test_a_test_loads_the_class_that_it_is_for(release_tree):
     assert test["dummy_overrides"] == {"exist_overrides": {"architectures": ["GLM4VForCausalLM"]}}
     other, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration")
     assert "dummy_overrides" not in other
+    few, _ = drafted(release_tree("0.33.0"), "Step5ForConditionalGeneration")
+    layers = {"num_hidden_layers": 4, "moe_num_experts": 8, "moe_layer_list": [3], "moe_layers_enum": "3"}
+    assert few["dummy_overrides"] == {
+        "exist_overrides": {"text_config": layers},
+        "use_original_num_layers": True,
+    }
 
 
 @pytest.mark.parametrize(
