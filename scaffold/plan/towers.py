@@ -95,7 +95,17 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, Form, Rewrite, cut_edits, find_extraction, find_layers
+        from scaffold.cut import (
+            Extraction,
+            Form,
+            Rewrite,
+            cut_edits,
+            encoder_of,
+            find_extraction,
+            find_layers,
+            find_prepared,
+            find_way,
+        )
 
         way = plan_way(port, tree, model)
         if port.explicit is not None:
@@ -114,7 +124,12 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
                     for place, one in enumerate(port.explicit.rewrite)
                 )
                 form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside, rewrite)
-                found = find_extraction(tree, family, way, form)
+                if port.explicit.before is None:
+                    found = find_extraction(tree, family, way, form)
+                else:
+                    encoder = encoder_of(port.explicit.call).path
+                    shorter = find_way(tree, model.path, model.class_name, {entry.path: asked}, encoder, asked)
+                    found = find_prepared(tree, family, shorter, form, port.explicit.before)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
                 shares = _shares_items(port, program, family, tree)
