@@ -184,6 +184,8 @@ class Port(Record):
     data_parallel: DataParallel | None = attach(default=None)
     #: Whether whole images alone have graphs.
     whole: bool = attach(default=False)
+    #: The port for a tree whose tower has a method for its metadata already; adapters are of this one.
+    in_tree: Port | None = attach(default=None)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

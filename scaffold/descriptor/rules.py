@@ -53,7 +53,11 @@ _CALL_NAMES = {
     "call": {"pixels": "the pixel tensor"},
     "cut": {"pixels": "the units"},
     "packed": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
-    "eager": {"pixels": "the pixel tensor", "sizes": "the sizes of the items"},
+    "eager": {
+        "pixels": "the pixel tensor",
+        "sizes": "the sizes of the items",
+        "metadata": "the metadata of these sizes",
+    },
     "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
     "entry": {"**inputs": "the inputs of the batch"},
 }

@@ -650,7 +650,11 @@ class PackedForward(Record):
 class Eager(Record):
     """The call for items that no graph fits."""
 
-    call: Call = declare(CallText("eager"), "call with `pixels` and `sizes`", examples=["self.visual(pixels, sizes)"])
+    call: Call = declare(
+        CallText("eager"),
+        "call with `pixels`, and `sizes` or the `metadata` that the tower makes of them",
+        examples=["self.visual(pixels, sizes)"],
+    )
     flatten: bool = declare(Flag(), "whether the output is reshaped to [tokens, hidden]", default=False)
 
 

@@ -11,6 +11,7 @@ import ast
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,7 +26,7 @@ from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
-from scaffold.protocol import find_subclasses
+from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
@@ -73,6 +74,16 @@ class TowerPlan:
     notes: tuple[Diagnostic, ...] = ()
     way: Way | None = None
     class_name: str | None = None
+
+
+def port_in(port: AnyPort, tree: SourceTree) -> AnyPort:
+    """The port of a model for this tree: of another layout, where the tower has a method for its metadata already."""
+    if isinstance(port.in_tree, PackedPort):
+        with suppress(DiagnosticError):
+            model = find_model(tree, port.module, port.class_name)
+            if slice_of(port.in_tree, tree, model).already_split:
+                return port.in_tree
+    return port
 
 
 def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_frames: bool = False) -> TowerPlan:

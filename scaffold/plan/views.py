@@ -1420,7 +1420,11 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         grid_tensor=port.split.grid == "tensor",
         eager=_bound(
             port.eager.call,
-            {"pixels": facts.normalised.format(pixels=f"mm_kwargs[{pixels_key}]"), "sizes": sizes},
+            {
+                "pixels": facts.normalised.format(pixels=f"mm_kwargs[{pixels_key}]"),
+                "sizes": sizes,
+                "metadata": f"self.{port.tower}.prepare_encoder_metadata({sizes})",
+            },
             flatten=port.eager.flatten,
         ),
         after=_bound(port.post.call, {"output": "output[:num_patches]", "sizes": sizes}) if port.post else None,
