@@ -488,7 +488,7 @@ MISTAKES = [
 """)),
     Mistake("call with an unknown name", "packed", [("self.visual(pixels, sizes)", "self.visual(pixels, grid)")], snapshot("""\
 20:36 error[VCG301] at 'grid': a call cannot pass `grid`
-    help: known here: pixels, sizes
+    help: known here: pixels, sizes, metadata
 """)),
     Mistake("packed call without metadata", "packed", [("self.visual(pixels, None, encoder_metadata=metadata)", "self.visual(pixels, None)")], snapshot("""\
 19:17 error[VCG332] at '"self.visual(pixels, None)"': the call does not pass `metadata`, so the graph would compute it while it is recorded

@@ -1,4 +1,4 @@
-"""Ports of vLLM 0.33 that run the model's code once, where adapters re-enter it, in the CPU lab, and mistakes in one."""
+"""Ports of vLLM 0.33 that run the model's code once, where adapters re-enter it, in the CPU lab; mistakes in some."""
 
 from __future__ import annotations
 
