@@ -826,12 +826,13 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
         )
     sized = any(isinstance(fields.get(one.pixels or ""), SizedField) for one in (port.modalities or {}).values() if one)
     if port.explicit.before and (port.explicit.after is None or port.explicit.single or not sized):
-        yield context.at_key(
-            "VCG349",
-            "units that the model prepares lie behind each other in its inputs, and `after` makes items of them",
-            "explicit.single" if port.explicit.single else "explicit.before",
-            "delete `explicit`: the port then runs the model's own code",
-        )
+        for key in ("explicit.before", *(["explicit.single"] if port.explicit.single else [])):
+            yield context.at_key(
+                "VCG349",
+                "units that the model prepares lie behind each other in its inputs, and `after` makes items of them",
+                key,
+                "delete `explicit`: the port then runs the model's own code",
+            )
     for modality in (port.modalities or {}).values():
         units = (modality.pixels if modality is not None else None) or ""
         pixels = fields.get(units)

@@ -751,6 +751,8 @@ MISTAKES = [
     help: name one as `before`
 """)),
     Mistake("an explicit port that prepares items of one unit", "cut", [("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4, before: prepare_tiles, after: merge, single: true}\npixels: {")], snapshot("""\
+10:51 error[VCG349] at 'before': units that the model prepares lie behind each other in its inputs, and `after` makes items of them
+    help: delete `explicit`: the port then runs the model's own code
 10:88 error[VCG349] at 'single': units that the model prepares lie behind each other in its inputs, and `after` makes items of them
     help: delete `explicit`: the port then runs the model's own code
 """)),
