@@ -463,6 +463,8 @@ def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     """The methods that an explicit port makes of the model's own."""
     made = f"`{extraction.made}`, which is " * bool(extraction.made)
     yield f"- The graph holds {made}`{explicit.call.text}` of the model's own code."
+    if explicit.before is not None:
+        yield f"- `{explicit.before}` is what stands in front of that call, moved as it was. A batch runs it once."
     if extraction.after is not None:
         but = ", but for these expressions" * bool(explicit.rewrite)
         yield f"- `{extraction.after}` is the statements behind it, moved as they were{but}. Eager code calls both."

@@ -70,6 +70,7 @@ def command(
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
     prepared = prepare_port(port, tree, replace=True)
+    port = prepared.plan.port if port.in_tree is not None else port
     if not reenter:
         refuse_reentry(port, prepared.plan, descriptor, target_words(vllm, None))
     measured = None if benchmark is None else read_benchmark(benchmark)

@@ -56,18 +56,21 @@ _PARAMETER = "pixel_values"
 
 @dataclass(frozen=True)
 class Layers:
-    """How a port of rows calls the parts of a model around its encoder.
+    """How a port calls the parts of a model around its encoder, where a method of the model prepares what that gets.
 
-    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
-    call, which reads some of them, and `whole` the tower's call. `backend` is what tells FlashInfer's attention.
+    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is what a graph
+    holds: the encoder's call, which reads some of them, and for units what follows it, too. `whole` gives the same
+    features of inputs. `backend` tells FlashInfer's attention from others, where rows ask. `pixels` is the variable of
+    units.
     """
 
     before: str
     prepare: str
     made: tuple[str, ...]
-    encode: ast.Call
+    encode: ast.expr
     whole: str
-    backend: str
+    backend: str = ""
+    pixels: str = ""
 
 
 @dataclass(frozen=True)
@@ -849,7 +852,12 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
             call, body, node = _replaced(parent, {node: call}), _replaced(parent, {node: body}), parent
             continue
         following = _following(parents, parent) if isinstance(parent, ast.Assign) else None
-        uses = [one for one in _names([following]) if one.id == _target(parent)] if following is not None else []
+        # A value may get the name of what it is made of.
+        uses = [
+            one
+            for one in (_names([following]) if following is not None else [])
+            if one.id == _target(parent) and isinstance(one.ctx, ast.Load)
+        ]
         if not isinstance(parent, ast.Assign) or following is None or len(uses) != 1:
             return
         if not _comes_first(following, uses[0]):

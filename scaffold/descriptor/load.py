@@ -23,6 +23,8 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.files import read_regular
 
 _SHIPPED = Path(__file__).parent / "shipped"
+#: Descriptors of shipped models with another layout for trees whose tower has a method for its metadata.
+_IN_TREE = _SHIPPED / "in_tree"
 #: How the first line of a draft begins, which leads an editor to the schema on its author's machine.
 EDITOR_LINE = "# yaml-language-server:"
 
@@ -69,6 +71,10 @@ def load_descriptor(reference: str | Path) -> AnyPort:
     if text is None:
         raise DiagnosticError(problems)
     loaded: AnyPort = load_descriptor_text(text, file).replace(shipped=path.parent == _SHIPPED)
+    if loaded.shipped and (beside := _IN_TREE / path.name).is_file():
+        text = beside.read_text("utf-8")
+        in_tree = load_descriptor_text(text, f"{_IN_TREE.name}/{path.name}").replace(shipped=True)
+        loaded = loaded.replace(in_tree=in_tree)
     return loaded
 
 

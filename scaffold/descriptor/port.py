@@ -184,6 +184,8 @@ class Port(Record):
     data_parallel: DataParallel | None = attach(default=None)
     #: Whether whole images alone have graphs.
     whole: bool = attach(default=False)
+    #: The port for a tree whose tower has a method for its metadata already; adapters are of this one.
+    in_tree: Port | None = attach(default=None)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -493,6 +495,8 @@ class CutPort(ReentryPort):
     @property
     def beside(self) -> dict[str, UnitInput]:
         """The encoder's arguments with an entry for each unit, in the order of its call, beside the pixels."""
+        if self.explicit is not None and self.explicit.before is not None:
+            return dict(self.explicit.with_ or {})
         given = (self.forward.with_ if self.forward else None) or {}
         call = self.forward.call if given else None
         passed = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []

@@ -38,7 +38,7 @@ from scaffold.descriptor.port import (
     derived_merge,
 )
 from scaffold.descriptor.schema import Reader, Use, suggest
-from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
+from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Explicit, Sequences, SizedField, TestEntry
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
 #: Names that every expression about a batch may use.
@@ -53,7 +53,11 @@ _CALL_NAMES = {
     "call": {"pixels": "the pixel tensor"},
     "cut": {"pixels": "the units"},
     "packed": {"pixels": "the pixel tensor", "metadata": "the metadata buffers"},
-    "eager": {"pixels": "the pixel tensor", "sizes": "the sizes of the items"},
+    "eager": {
+        "pixels": "the pixel tensor",
+        "sizes": "the sizes of the items",
+        "metadata": "the metadata of these sizes",
+    },
     "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
     "entry": {"**inputs": "the inputs of the batch"},
 }
@@ -186,7 +190,10 @@ def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str])
 
 
 def _call_names(context: Context, use: Use, call: Call) -> Problems:
-    further = context.port.unit_arguments if use.scope == "cut" else ()
+    further, key = context.port.unit_arguments if use.scope == "cut" else (), "forward.with"
+    explicit = context.port.explicit if use.at == "explicit.call" else None
+    if isinstance(explicit, Explicit) and explicit.before:
+        further, key = tuple(explicit.with_ or ()), "explicit.with"
     allowed = _CALL_NAMES[use.scope] | dict.fromkeys(further, "a further argument of each unit")
     for node in call.name_nodes():
         if node.name not in allowed:
@@ -202,7 +209,7 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
             yield context.at_key(
                 "VCG331",
                 f"the call does not pass `{name}`",
-                f"forward.with.{name}",
+                f"{key}.{name}",
                 f"pass `{name}`, or delete the line",
             )
     if needed not in call.names:
@@ -810,9 +817,26 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
             "name that method as `after`, or delete `rewrite`",
         )
     fields = port.fields or {}
+    if port.explicit.with_ and port.explicit.before is None:
+        yield context.at_key(
+            "VCG349",
+            "without `before` no method gives these variables",
+            "explicit.with",
+            "name one as `before`",
+        )
+    sized = any(isinstance(fields.get(one.pixels or ""), SizedField) for one in (port.modalities or {}).values() if one)
+    if port.explicit.before and (port.explicit.after is None or port.explicit.single or not sized):
+        for key in ("explicit.before", *(["explicit.single"] if port.explicit.single else [])):
+            yield context.at_key(
+                "VCG349",
+                "units that the model prepares lie behind each other in its inputs, and `after` makes items of them",
+                key,
+                "delete `explicit`: the port then runs the model's own code",
+            )
     for modality in (port.modalities or {}).values():
-        pixels = fields.get(modality.pixels or "") if modality is not None else None
-        for name in port.unit_arguments:
+        units = (modality.pixels if modality is not None else None) or ""
+        pixels = fields.get(units)
+        for name in () if port.explicit.before else port.unit_arguments:
             if name not in port.beside or fields.get(name) != pixels:
                 yield context.at_key(
                     "VCG349",
@@ -823,12 +847,13 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
         own = pixels.sizes if isinstance(pixels, SizedField) else None
         for name, field in fields.items():
             if isinstance(field, SizedField) and field != pixels:
+                keys = [f"fields.{key}.{part}" for key in (name, units) for part in ("extra", "least")]
                 yield context.at_key(
                     "VCG349",
                     f"an item has other rows in `{name}` than in its pixels"
                     if own
                     else f"items of `{name}` lie behind each other, and those of the pixels do not",
-                    "explicit",
+                    next((key for key in keys if context.written(key)), "explicit"),
                     "delete this section: the port then runs the model's own code",
                 )
 

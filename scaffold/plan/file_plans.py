@@ -85,7 +85,7 @@ class Plan:
     @property
     def counts_units(self) -> bool:
         """Whether the port says how many rows a graph gives of a unit."""
-        return self.extraction is not None and self.extraction.layers is None
+        return self.extraction is not None and isinstance(self.port.explicit, Explicit)
 
     @property
     def single(self) -> bool:

@@ -22,7 +22,7 @@ from scaffold.plan.model_file import beside_bases, other_encoder, plan_mixin, pl
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
-from scaffold.plan.towers import TowerPlan, plan_tower
+from scaffold.plan.towers import TowerPlan, plan_tower, port_in
 from scaffold.plan.views import claims_frames
 from scaffold.protocol import (
     absent_reason,
@@ -41,6 +41,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for. A
     port of ours in another state (`Present.CHANGED`) is planned as its replacement: who writes asks for `replace`.
     """
+    port = port_in(port, tree)
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
     notes = left_out(port, profile.dialect)
@@ -110,6 +111,8 @@ def _runs_again(port: AnyPort) -> Diagnostic:
     """Why a port has no explicit form, where the code of the model is not the reason: VCG466."""
     if port.explicit is not None:
         reason = "before 0.27 an item has no number of tokens of its own, by which explicit ports count units"
+    elif port.in_tree is not None:
+        reason = "the tower of this release has no method for its metadata, by which a port could capture it whole"
     elif "explicit" in type(port).by_key:
         reason = "the descriptor has no section `explicit`, which needs code of that form"
     else:

@@ -11,6 +11,7 @@ import ast
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,7 +26,7 @@ from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, counter_of
-from scaffold.protocol import find_subclasses
+from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
@@ -75,6 +76,16 @@ class TowerPlan:
     class_name: str | None = None
 
 
+def port_in(port: AnyPort, tree: SourceTree) -> AnyPort:
+    """The port of a model for this tree: of another layout, where the tower has a method for its metadata already."""
+    if isinstance(port.in_tree, PackedPort):
+        with suppress(DiagnosticError):
+            model = find_model(tree, port.module, port.class_name)
+            if slice_of(port.in_tree, tree, model).already_split:
+                return port.in_tree
+    return port
+
+
 def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_frames: bool = False) -> TowerPlan:
     """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit.
 
@@ -95,7 +106,17 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, Form, Rewrite, cut_edits, find_extraction, find_layers
+        from scaffold.cut import (
+            Extraction,
+            Form,
+            Rewrite,
+            cut_edits,
+            encoder_of,
+            find_extraction,
+            find_layers,
+            find_prepared,
+            find_way,
+        )
 
         way = plan_way(port, tree, model)
         if port.explicit is not None:
@@ -114,7 +135,12 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
                     for place, one in enumerate(port.explicit.rewrite)
                 )
                 form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside, rewrite)
-                found = find_extraction(tree, family, way, form)
+                if port.explicit.before is None:
+                    found = find_extraction(tree, family, way, form)
+                else:
+                    encoder = encoder_of(port.explicit.call).path
+                    shorter = find_way(tree, model.path, model.class_name, {entry.path: asked}, encoder, asked)
+                    found = find_prepared(tree, family, shorter, form, port.explicit.before)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
                 shares = _shares_items(port, program, family, tree)

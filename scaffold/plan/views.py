@@ -336,6 +336,9 @@ class UnitsView(View):
     eager: Code
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
+    #: The call of the method that makes them, and what it gives; None where they are inputs.
+    prepare: Code | None
+    made: Code
     #: Whether a batch may be without items.
     may_be_empty: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
@@ -388,7 +391,7 @@ class UnitsView(View):
     @property
     def replayed(self) -> dict[str, Code]:
         """The tensors of a replay, by the key of their buffer."""
-        return self.joined | {self.pixels_buffer: Code("pixel_values")}
+        return self.joined if self.prepare else self.joined | {self.pixels_buffer: Code("pixel_values")}
 
     @property
     def others(self) -> list[str]:
@@ -1035,7 +1038,10 @@ def _units(
         least = Code(f"self._encoder_cudagraph_{unit}_tokens")
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
-    if explicit.single and extraction.regroups:
+    layers, batch = extraction.layers, {"batch_mm_kwargs": "mm_kwargs"}
+    if layers is not None:
+        joined = {key: layers.pixels if key == modality.pixels else key for key in shapes}
+    elif explicit.single and extraction.regroups:
         joined = {key: f"{value}.flatten(0, -{len(shapes[key]) + 1})" for key, value in joined.items()}
     elif not explicit.single and not port.sized:
         joined = {key: f"torch.cat(list({value}))" for key, value in joined.items()}
@@ -1062,7 +1068,9 @@ def _units(
         budget_why=why,
         budget_lets=(),
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
-        eager=encoded(joined),
+        eager=Code(_replaced(layers.whole, batch)) if layers else encoded(joined),
+        prepare=Code(_replaced(layers.prepare, batch)) if layers else None,
+        made=Code(", ".join(layers.made)) if layers else Code(""),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=[key for key in port.batched if parses or key in read],
@@ -1412,7 +1420,11 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         grid_tensor=port.split.grid == "tensor",
         eager=_bound(
             port.eager.call,
-            {"pixels": facts.normalised.format(pixels=f"mm_kwargs[{pixels_key}]"), "sizes": sizes},
+            {
+                "pixels": facts.normalised.format(pixels=f"mm_kwargs[{pixels_key}]"),
+                "sizes": sizes,
+                "metadata": f"self.{port.tower}.prepare_encoder_metadata({sizes})",
+            },
             flatten=port.eager.flatten,
         ),
         after=_bound(port.post.call, {"output": "output[:num_patches]", "sizes": sizes}) if port.post else None,

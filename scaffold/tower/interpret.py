@@ -20,9 +20,11 @@ from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES
 DERIVED = Label.META | Label.DATA
 
 #: Attributes of a data tensor that configuration decides, not pixels.
-STATIC_ATTRIBUTES = frozenset({"device", "dtype", "is_cuda", "requires_grad", "layout"})
+STATIC_ATTRIBUTES = frozenset({"device", "dtype", "is_cpu", "is_cuda", "requires_grad", "layout"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "itemsize", "nbytes"})
-_SHAPE_METHODS = frozenset({"size", "numel", "dim", "stride", "ndimension", "is_contiguous", "element_size"})
+_SHAPE_METHODS = frozenset(
+    {"size", "numel", "dim", "stride", "ndimension", "is_contiguous", "element_size", "is_pinned"}
+)
 _LIKE = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"})
 _NEW = frozenset({"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"})
 _NOT_TAINTED = frozenset({"isinstance", "hasattr", "callable", "type", "issubclass", "id"})

@@ -121,6 +121,17 @@ def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
     assert "### What gets worse" not in text
 
 
+def test_what_runs_before_a_graph_is_said(release_tree):
+    port, tree = load_port("idefics3"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree, replace=True)
+    change = PortChange(prepared, tree, tree.root, (prepared.changed[0],))
+
+    text = describe_change(change, port, proof=ProofOnRecord((), ()))
+
+    assert "- The graph holds `self.model.connector(self.model.vision_model(pixel_values=pixels" in text
+    assert "- `prepare_patches` is what stands in front of that call, moved as it was. A batch runs it once." in text
+
+
 def test_what_gets_worse_has_a_section_of_its_own(release_tree):
     """Kimi-K2.5's graphs are off under data parallelism, and its port re-enters the model's code."""
     port, tree = load_port("kimi_k25"), release_tree("0.33.0")

@@ -1,4 +1,4 @@
-"""Explicit ports of vLLM 0.33 in the CPU lab, and mistakes in one."""
+"""Ports of vLLM 0.33 that run the model's code once, where adapters re-enter it, in the CPU lab; mistakes in some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"deepseek_vl2": 60, "llava": 60, "llava_next": 70, "paligemma": 60}
+MODELS = {"deepseek_vl2": 60, "idefics3": 60, "kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
 
@@ -28,8 +28,30 @@ def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None
     assert_right(report, MODELS[name])
 
 
+#: What the model prepares in front of a graph.
+MASK = '"patch_attention_mask": patch_attention_mask,\n            }\n        )\n\n    def encoder_cudagraph_forward'
+
 #: Not in LLaVA's port, which changes a module that all models import: each check of it imports vLLM anew.
 MISTAKES = {
+    "kimi_vl": [
+        # Upstream's port of 0.33 has this bound: a graph's tokens, of which each has four rows.
+        Mutant("a bound in tokens", "=token_budget * m**2,", "=token_budget,", "VCG650"),
+        Mutant("offsets behind a batch", "dst[len(src) :] = src[-1]", "dst[len(src) :] = 0", "VCG665"),
+        Mutant(
+            "eager metadata of other sides",
+            "metadata(grid_hw),\n",
+            "metadata([(w, h) for h, w in grid_hw]),\n",
+            "VCG650",
+        ),
+    ],
+    "idefics3": [
+        Mutant("masks of other units", MASK, MASK.replace("mask,", "mask.flip(0),"), "VCG650"),
+        Mutant("graphs of no mask", '=inputs["patch_attention_mask"]', "=None", "VCG650"),
+        Mutant(
+            "embeddings of others", "embeddings(image_input, features)", "embeddings(image_input, -features)", "VCG650"
+        ),
+        Mutant("tokens that a graph does not give", "num_tokens = self", "num_tokens = 2 * self", "VCG657"),
+    ],
     # Rows of images, not of tokens: the port counts them itself.
     "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG654")],
     "llava_next": [
