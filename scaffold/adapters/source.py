@@ -49,7 +49,8 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
     cut = _cut(port) if isinstance(port, ReentryPort) else None
     if cut:
         imports.add(("scaffold.cut", "cut_at_load"))
-    if answer.keeps_model_config:
+    keeps_model_config = answer.keeps_model_config and "self.model_config" in block
+    if keeps_model_config:
         imports.add(("typing", "Any"))
     loaded = mentions(tree)
     generation = profile.generation
@@ -70,7 +71,7 @@ def render_adapter(port: AnyPort, profile: ProtocolProfile) -> tuple[str, Mixin 
         split=_split(port) if answer.splits and isinstance(port, PackedPort) else None,
         unread=_unread(port) if answer.unread and isinstance(port, PackedPort) else None,
         cut=cut,
-        keeps_model_config=answer.keeps_model_config,
+        keeps_model_config=keeps_model_config,
         methods=Code(textwrap.indent(block.strip("\n"), "    ")),
     )
     return text, methods.mixin

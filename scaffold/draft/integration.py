@@ -79,8 +79,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             sheet.put(f"{at}.dummy_overrides.exist_overrides", overrides, place)
         if keywords.get("use_original_num_layers") is True:
             sheet.put(f"{at}.dummy_overrides.use_original_num_layers", True, place)
-        if keywords.get("trust_remote_code") is True:
-            sheet.put(f"{at}.runner_kwargs.trust_remote_code", True, place)
+        for option in ("trust_remote_code", "revision"):
+            if isinstance(given := keywords.get(option), (str, bool)):
+                sheet.put(f"{at}.runner_kwargs.{option}", given, place)
     for number, line in list(_listed(subject.tree, subject.model.architectures))[:1]:
         families = [name.strip() for cell in line.split("|")[2:3] for name in cell.split(",") if name.strip()]
         if families:

@@ -103,6 +103,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
         in_tree=True,
         constants=known_constants(port, tree),
         states_modality=_states_modality(family),
+        shares_items=_shares_items(port, program, family, tree),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -143,8 +144,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
                     found = find_prepared(tree, family, shorter, form, port.explicit.before)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
-                shares = _shares_items(port, program, family, tree)
-                facts = replace(facts, extraction=found, has_gate=gated, shares_items=shares)
+                facts = replace(facts, extraction=found, has_gate=gated)
                 return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)
             notes = (*notes, found)
         facts = replace(
@@ -187,7 +187,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
         facts = replace(facts, has_vllm_config=True)
         for each in inits:
             edits[each.file].append(each.keep("vllm_config", "vllm_config"))
-    elif port.frames_info and not facts.has_vllm_config and not _has(family, "model_config"):
+    elif port.frames_info and not claims_frames and not facts.has_vllm_config and not _has(family, "model_config"):
         init = _configuring_init(family)
         if init is None:
             raise DiagnosticError.of(

@@ -145,6 +145,8 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
+    #: Whether a batch may be without items.
+    may_be_empty: bool
 
     @property
     def budget_head(self) -> Code | None:
@@ -339,8 +341,6 @@ class UnitsView(View):
     #: The call of the method that makes them, and what it gives; None where they are inputs.
     prepare: Code | None
     made: Code
-    #: Whether a batch may be without items.
-    may_be_empty: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
     makes_items: bool
     may_be_items: bool
@@ -668,7 +668,7 @@ class PackedView(SizedView):
 
     @property
     def counts_video(self) -> bool:
-        return self.has_video
+        return self.has_video and not self.claims_frames
 
     @property
     def has_hook(self) -> bool:
@@ -867,6 +867,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "gate_why": port.gates.why if port.gates and facts.has_gate else None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
+        "may_be_empty": facts.shares_items,
     }
 
 
@@ -1077,7 +1078,6 @@ def _units(
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
         parses=parses,
-        may_be_empty=facts.shares_items,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
             UnitBuffer(

@@ -1,7 +1,7 @@
 """Makes a vLLM tree with an invented next protocol out of a release's tree: `python invent.py RELEASE_TREE TARGET`.
 
 Against release 0.33: the method `postprocess_encoder_output` is called `finish_encoder_output`, and
-`get_max_frames_per_video` has a new required parameter, `modality: str`. The protocol and the models of the tree are
+`encoder_cudagraph_forward` has a new required parameter, `step: int`. The protocol and the models of the tree are
 changed in the same way, as a change of vLLM itself would.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 RELEASE = "0.34.0"
 OLD_NAME, NEW_NAME = "postprocess_encoder_output", "finish_encoder_output"
-CHANGED, PARAMETER, VALUE = "get_max_frames_per_video", "modality: str", '"video"'
+CHANGED, PARAMETER, VALUE = "encoder_cudagraph_forward", "step: int", "0"
 #: What the tool looks at besides the package: the places of a port, the version, the rules of style.
 _KEPT = ("tests/models/multimodal/generation", "docs/design", "examples", "pyproject.toml", "PKG-INFO")
 
@@ -39,7 +39,7 @@ def invent_tree(release: Path, target: Path) -> dict[str, int]:
         if CHANGED.encode() in text:
             text, count = _insert(text, f", {PARAMETER}", _declaration)
             done["declared"] += count
-            text, count = _insert(text, f"({VALUE}", _call, over=1)
+            text, count = _insert(text, f", {VALUE}", _call)
             done["given"] += count
         if text != before:
             path.write_bytes(text)
@@ -49,24 +49,24 @@ def invent_tree(release: Path, target: Path) -> dict[str, int]:
 
 
 def _declaration(node: ast.AST) -> ast.AST | None:
-    """The parameter after which the new one goes: `self`."""
-    return node.args.args[0] if isinstance(node, ast.FunctionDef) and node.name == CHANGED else None
+    """The parameter after which the new one goes: the first behind `self`."""
+    return node.args.args[1] if isinstance(node, ast.FunctionDef) and node.name == CHANGED else None
 
 
 def _call(node: ast.AST) -> ast.AST | None:
-    """The method, before the parenthesis of its call."""
+    """The first argument of a call."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == CHANGED:
-        return node.func
+        return node.args[0]
     return None
 
 
-def _insert(text: bytes, new: str, find: Callable[[ast.AST], ast.AST | None], over: int = 0) -> tuple[bytes, int]:
-    """`text` with `new` behind every node that `find` gives, in the place of so many characters."""
+def _insert(text: bytes, new: str, find: Callable[[ast.AST], ast.AST | None]) -> tuple[bytes, int]:
+    """`text` with `new` behind every node that `find` gives."""
     lines = text.split(b"\n")
     places = [place for node in ast.walk(ast.parse(text)) if (place := find(node)) is not None]
     for place in sorted(places, key=lambda node: (node.end_lineno, node.end_col_offset), reverse=True):  # type: ignore[attr-defined]
         row, column = place.end_lineno - 1, place.end_col_offset  # type: ignore[attr-defined]
-        lines[row] = lines[row][:column] + new.encode() + lines[row][column + over :]
+        lines[row] = lines[row][:column] + new.encode() + lines[row][column:]
     return b"\n".join(lines), len(places)
 
 

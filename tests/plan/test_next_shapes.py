@@ -243,16 +243,14 @@ BY_HAND = {
         '"default": max(t * (h // m) * (w // m), t * frame_tokens)': """"default": max(
                         t * h * w, t * frame_tokens * m**2
                     )""",
-        "return max(8, cdiv(max(budgets), max_frames))": """m = self.visual.spatial_merge_size
-        return max(8, cdiv(max(budgets), max_frames * m**2))""",
         "        # Images one token high": """        token_budget //= m**2
         # Images one token high""",
     },
     # The port has it: the edit says where.
     "a charge for each frame": {CHARGE: CHARGE},
     "the modality as a capture axis": {
-        "            max_frames_per_video=": """            capture_axes=(("image", "video"),),
-            max_frames_per_video=""",
+        "            padding_logics=": """            capture_axes=(("image", "video"),),
+            padding_logics=""",
         "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
         axis = {"encoder_cudagraph_axis_keys": (modality,)}
         return axis | {key: chosen,""",

@@ -246,7 +246,7 @@ def test_the_class_of_a_processing_info_is_named_where_types_are_checked():
     checked = TreeFacts(checks_types=True, info_class=("vllm.models.infos", "SomeInfo"))
 
     named, unnamed, unchecked = (
-        render_methods(port, profile_of("v0_30"), facts)
+        render_methods(port, profile_of("v0_24"), facts)
         for facts in (checked, TreeFacts(checks_types=True), TreeFacts(info_class=checked.info_class))
     )
 
