@@ -19,7 +19,7 @@ LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts", "stream_h200_grids")
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
-EXPLICIT = "stream_h100_explicit"
+EXPLICIT = "stream_h200_explicit"
 #: With videos allowed, images may take more time by this share.
 MORE = 0.03
 
@@ -94,16 +94,15 @@ def layouts() -> str:
 def explicit_of() -> str:
     """The ratios of the ports themselves: all in vLLM's manager."""
     first = [row for row in first_passes(EXPLICIT) if row["tuning"] == "off"]
-    beside = " and ".join(
-        f"{row['vllm_ms'] / row['upstream_ms']:.2f} of the time of upstream's ({NAMES[row['model']]})"
-        for row in first
-        if "upstream_ms" in row
+    beside = ", ".join(
+        f"{row['vllm_ms'] / row['upstream_ms']:.2f} ({NAMES[row['model']]})" for row in first if "upstream_ms" in row
     )
     low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first)
     above = " and ".join(NAMES[row["model"]] for row in first if row["vllm_ms"] > row["eager_ms"])
     why = f" Above eager is {above}, as upstream's port is: vLLM's budgets are powers of two." if above else ""
-    return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes {beside}, and {low}
-    to {high} of eager.{why} The last columns are our manager with the same ports. Milliseconds of a pass."""
+    return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes this share of the time
+    of upstream's: {beside}. It takes {low} to {high} of eager.{why} The last columns are our manager with the same ports.
+    Milliseconds of a pass."""
 
 
 def explicit() -> str:
