@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, SourceLine, beyond
-from scaffold.draft.tokens import entries_of_tokens
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import offered
 from scaffold.draft.ways import ALL, unconditional
 from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
@@ -32,19 +30,6 @@ EMBEDS = re.compile(r"_embeds$")
 SOUND = "audio"
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """The inputs with pixels of each drafted modality, and why others are left out.
-
-    `gated` are inputs that a processor may cut in another way than it was seen to; None where that does not matter.
-    """
-
-    pixels: Mapping[str, str]
-    left: str = ""
-    gated: tuple[str, ...] | None = ()
-    notes: tuple[Diagnostic, ...] = ()
-
-
 def seen(recording: Recording) -> str:
     """The reason of a refusal: how often the first encoder with equal layers is called, and where."""
     batch = recording.batches[0]
@@ -59,20 +44,21 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
-    seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
-    left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
+def omitted(subject: Subject, recording: Recording, drafted: Collection[str], why: str) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out: nothing was recorded of them, or not `why` it has its layout."""
+    missing = {batch.modality: f"no run of it shows that {why}" for batch in recording.batches}
+    missing |= {name: reason for name, reason in recording.missing.items() if name in MODALITIES}
+    left = {name: reason for name, reason in missing.items() if name not in drafted}
     help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
     helps = dict.fromkeys(left, help_text)
-    other = f"draft it {'without' if SOUND in found.pixels else 'with'} --audio: the plugin serves an adapter of each"
-    encoder = "sound" if SOUND in found.pixels else "images and videos"
-    for name in sorted(other_encoder(subject, found.pixels) - {*left}):
+    other = f"draft it {'without' if SOUND in drafted else 'with'} --audio: the plugin serves an adapter of each"
+    encoder = "sound" if SOUND in drafted else "images and videos"
+    for name in sorted(other_encoder(subject, drafted) - {*left}):
         left[name], helps[name] = f"a descriptor captures one encoder, here that of {encoder}", other
-    place = subject.tree.span(subject.model.file, subject.model.place.line)
+    place = subject.tree.span(subject.file, subject.place.line)
     return tuple(
-        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, helps[name], Severity.WARNING)
-        for name, why in left.items()
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {reason}", place, helps[name], Severity.WARNING)
+        for name, reason in left.items()
     )
 
 
@@ -106,15 +92,16 @@ def pixel_keys(batch: Batch) -> set[str]:
     return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
 
 
-def embeds_of(subject: Subject, batch: Batch) -> str | None:
+def put_embeds(subject: Subject, batch: Batch, sheet: Sheet) -> None:
     """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
     declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
-    return next((key for key in declared if reads(subject, key)), None)
+    for key in [key for key in declared if reads(subject, key)][:1]:
+        sheet.put(f"modalities.{batch.modality}.embeds", key, why="as the processor declares it")
 
 
 def reads(subject: Subject, key: str) -> bool:
     """Whether the files of a model and of its bases have the name of an input."""
-    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.model.owner))
+    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.owner))
 
 
 # -- the entry ---------------------------------------------------------------------------------------------------------
@@ -128,7 +115,7 @@ def entries_of(subject: Subject, frame: Frame) -> list[str]:
 
 def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
     """The call in `embed_multimodal`, if each argument is made of the batch alone."""
-    found = subject.program.method(subject.model.owner, "embed_multimodal")
+    found = subject.program.method(subject.owner, "embed_multimodal")
     if found is None or frame.part != "":
         return None
     node = waiting_call(frame, found[2])
@@ -152,7 +139,7 @@ def _made_of_batch(subject: Subject, frame: Frame, function: FunctionNode, argum
         parsed, key = _maker(function, inner.value), ast.unparse(inner.slice)
         key = next((repr(leaf.value) for leaf in frame.values if leaf.at == key), key)
         name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
-        found = subject.program.method(subject.model.owner, name) if name is not None else None
+        found = subject.program.method(subject.owner, name) if name is not None else None
         if found is None:
             return None
         makers = [
@@ -202,22 +189,20 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
         at = f"fields.{field.key}"
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
-        elif field.kind == "flat":
+        elif field.kind == "flat" and not sheet.has(f"{at}.sizes"):
             sized = sized_by(batches, field.key, divided=grids and bool(EMBEDS.search(field.key)))
             if sized:
                 sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
                 if sized[0][1]:
                     sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
-            elif grids and (tokens := entries_of_tokens(subject, batches, field)) is not None:
-                sheet.put(f"{at}.sizes", tokens.grid, why=f"its columns say the length of each item: {tokens.count}")
             elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
-                sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
+                sheet.refuse(subject.tree, subject.place, what)
 
 
 def _refused(subject: Subject) -> Iterator[str]:
     """The variables that the model asserts to be None, by the names of inputs: precomputed embeddings of some."""
-    for _, owner in subject.program.lineage(subject.model.owner):
+    for _, owner in subject.program.lineage(subject.owner):
         for node in ast.walk(owner):
             match node:
                 case ast.Assert(test=ast.Compare(ast.Name(id=name), [ast.Is()], [ast.Constant(value=None)])):

@@ -16,11 +16,11 @@ from scaffold.cut.loops import find_misfit, outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import SOUND, Drafted, entries_of, function_of, line_of, pixel_keys
+from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, PATCH, VISION, attributes, put_number
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Sheet, SourceLine
 from scaffold.draft.ways import ALL, entry_to
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
@@ -33,11 +33,8 @@ _MASK = "mask"
 _Padded = tuple[int, int, int]
 
 
-def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a cut but `model`, `layout` and `integration`.
-
-    None where no method of the model itself goes over all layers, on units that it has padded to the longest.
-    """
+def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether a method of the model itself goes over all layers, on units that it has padded to the longest."""
     kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
     keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
     for layers in recording.repeated if keys and max(map(len, keys.values())) == 1 else ():
@@ -57,16 +54,14 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         for name, batches in kept.items():
             sheet.put(f"modalities.{name}.pixels", keys[name][0], place, why="the model pads its units")
             sheet.put(f"modalities.{name}.entry", ALL, line_of(batches[0].frames[0]))
-        pixels = {name: key for name, [key] in keys.items()}
-        return Drafted(pixels, gated=tuple(pixels.values()))
-    return None
+        return True
+    return False
 
 
-def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a cut at the loop over an encoder's layers, which get what it makes of chunks of sound.
+def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether an encoder's layers get what it makes of chunks of sound, and nothing else.
 
-    None where the layers get anything else. An encoder that computes with lengths behind its layers is one (Whisper's
-    in MOSS-Transcribe-Diarize).
+    An encoder that computes with lengths behind its layers is one (Whisper's in MOSS-Transcribe-Diarize).
     """
     batches = recording.of(SOUND)
     inputs = [units_of(batch) for batch in batches]
@@ -90,8 +85,8 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
         counts = ", ".join(str(found[key][0]) for found in inputs)
         sheet.put("forward.call", text, place, why=f"{counts} units in {len(batches)} batches")
-        return Drafted({SOUND: key}, gated=(key,))
-    return None
+        return True
+    return False
 
 
 def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call, tuple[int, ...]]]:
@@ -163,8 +158,8 @@ def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine
     put_number(recording, side, "let.patch", "the side of a patch, in pixels", PATCH, VISION, sheet)
     put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
-    look = (f"{place}: units are padded to the longest of a batch",)
-    sheet.ask(Question("let.rows", what, tuple(_rows(recording, side, most)), look))
+    look = f"{place}: units are padded to the longest of a batch"
+    sheet.ask("let.rows", what, _rows(recording, side, most), look)
     sheet.put("pixels.shape", ["3", "patch", "patch * rows"], place, why="patches side by side")
 
 

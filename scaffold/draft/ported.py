@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from scaffold.descriptor import load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.locate import Subject, subject_of
+from scaffold.draft.locate import Subject, locate
 from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.profile import PROTOCOL, read_protocol
 from scaffold.protocol.tree import SourceTree
@@ -22,21 +22,21 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 
     That is so where the model's own code is on the way from `embed_multimodal` to the encoder. Raises VCG480 to VCG482.
     """
-    subject = subject_of(tree, reference)
+    subject = locate(tree, reference)
     holder = _port_holder(subject)
-    if holder is None or holder is subject.model.owner[1]:
+    if holder is None or holder is subject.owner[1]:
         return None
-    entered = {id(method) for method in subject.program.entered(subject.model.owner, _EMBED)}
-    for _, cls in subject.program.lineage(subject.model.owner):
+    entered = {id(method) for method in subject.program.entered(subject.owner, _EMBED)}
+    for _, cls in subject.program.lineage(subject.owner):
         if cls is holder:
             break
         if any(id(node) in entered for node in cls.body):
             return None
-    name = subject.model.class_name
+    name = subject.class_name
     return Diagnostic(
         "VCG485",
         f"{name} inherits the port of {holder.name}: nothing is to be done",
-        subject.tree.span(subject.model.file, subject.model.place.line),
+        subject.tree.span(subject.file, subject.place.line),
         f"vLLM captures its encoder with the methods of {holder.name}, and faults of that port are faults here, too: "
         f"`fix` lists them. If {name} makes another tower, check the port with `verify`, or draft one of its own: add "
         "--force",
@@ -46,7 +46,7 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 
 def _port_holder(subject: Subject) -> ast.ClassDef | None:
     """The class that speaks the protocol: the model's, or its nearest base that does. A mixin alone is none."""
-    classes = [cls for _, cls in subject.program.lineage(subject.model.owner) if cls.name != PROTOCOL]
+    classes = [cls for _, cls in subject.program.lineage(subject.owner) if cls.name != PROTOCOL]
     if not any(map(_says_config, classes)):
         return None
     # A host of a mixin, which lists the protocol, has this method alone.
@@ -57,7 +57,7 @@ def hosted_mixin(subject: Subject) -> str | None:
     """The base that has methods of the protocol, and leaves to the model what a graph captures."""
     if _port_holder(subject) is not None:
         return None
-    return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
+    return next((cls.name for _, cls in subject.program.lineage(subject.owner) if _lists_protocol(cls)), None)
 
 
 def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceLine, str] | None:
@@ -72,7 +72,7 @@ def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceL
         return None
     needed = {method.name for method in profile.methods if not method.has_default} - profile.uncalled
     has = {self_attribute(target) for _, target, _ in subject.assigned() if isinstance(target, ast.expr)}
-    has |= {getattr(node, "name", None) for _, cls in subject.program.lineage(subject.model.owner) for node in cls.body}
+    has |= {getattr(node, "name", None) for _, cls in subject.program.lineage(subject.owner) for node in cls.body}
     for path in tree.modules_with(PROTOCOL):
         for cls in (node for node in tree.parse(path).body if isinstance(node, ast.ClassDef)):
             own = {node.name for node in cls.body if isinstance(node, FunctionNode)}
@@ -100,11 +100,11 @@ def has_port(subject: Subject) -> Diagnostic | None:
     holder = _port_holder(subject)
     if holder is None:
         return None
-    own = holder is subject.model.owner[1]
-    module, _ = next(one for one in subject.program.lineage(subject.model.owner) if one[1] is holder)
+    own = holder is subject.owner[1]
+    module, _ = next(one for one in subject.program.lineage(subject.owner) if one[1] is holder)
     return Diagnostic(
         "VCG485",
-        f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
+        f"{subject.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
         subject.tree.span(module.file, holder.lineno),
         "`new` replaces it with --replace"
         if own
@@ -118,10 +118,9 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
 
     `target` is the tree as `--vllm` names it, for the command that the message gives. Raises VCG480 to VCG482.
     """
-    subject = subject_of(tree, reference)
-    model = subject.model
+    model = locate(tree, reference)
     ports = [load_descriptor(name) for name in shipped_names()]
-    for module, cls in subject.program.lineage(model.owner):
+    for module, cls in model.program.lineage(model.owner):
         own = cls is model.owner[1]
         for port in ports:
             if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:

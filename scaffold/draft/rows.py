@@ -15,22 +15,13 @@ from math import isqrt, prod
 
 from scaffold.descriptor.port import ATTENTION
 from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import (
-    SOUND,
-    Drafted,
-    entries_of,
-    function_of,
-    line_of,
-    pixel_keys,
-    sizes_of_items,
-)
+from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys, sizes_of_items
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
-from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
-from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.unportable import dialect_of
-from scaffold.draft.ways import as_reason, entry_to
+from scaffold.draft.sheet import Beyond, Candidate, Sheet, SourceLine, beyond
+from scaffold.draft.tokens import put_tokens
+from scaffold.draft.ways import entry_to
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -81,23 +72,17 @@ class _Encoder:
         return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
 
 
-def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of rows but `model`, `layout` and `integration`.
-
-    None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
-    """
+def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether an encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is."""
     modality = next((name for name in _MODALITIES if recording.of(name)), _MODALITIES[0])
     batches = recording.of(modality)
     encoders = list(_encoders(recording, batches)) if batches else []
     if not encoders:
-        return None
+        return False
     encoder, *more = encoders
     if more:
         what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
         raise beyond(subject.tree, encoder.place, what)
-    dialect = dialect_of(subject.tree)
-    if dialect is not None and not dialect.padding_logics:
-        raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
     results = encoder.results
     kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
@@ -125,9 +110,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
-    # The frames of a chunk may become fewer tokens than its rows say.
-    gated = (key,) if modality == CHUNK else None
-    return Drafted({modality: key}, f"graphs of rows hold {what}", gated)
+    return True
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -300,9 +283,9 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
     first = batch.way(encoder.calls[0])[0]
     attribute = encoder.loop if loop is not None else None
     entries, path = entries_of(subject, first), f"self.{encoder.path}"
-    entry, problems = entry_to(subject, entries, path, loop=attribute, per_item=encoder.per_item)
+    entry, reasons = entry_to(subject, entries, path, loop=attribute, per_item=encoder.per_item)
     if not entry:
-        raise Beyond(map(as_reason, problems))
+        raise Beyond(reasons)
     return entry, line_of(first)
 
 
@@ -321,14 +304,14 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     counts = {sizes_of_items(batches, name) for name in (key, grid) if batches[0].kind(name)}
     mask = next((at for at in names if grid and at != key and _is_mask(batches[0], at, key)), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
-    told = (entries_of_tokens(subject, batches, one) for one in batches[0].fields if one.key != key and coarse)
-    tokens = next((one for one in told if one is not None and one.grid == coarse), None)
-    described = {key, mask, coarse, *grids, *([tokens.values["input"]] if tokens is not None else [])}
+    others = [one for one in batches[0].fields if one.key != key and coarse]
+    tokens = {one.key for one in others if put_tokens(subject, batches, one, coarse, sheet)}
+    described = {key, mask, coarse, *grids, *tokens}
     zeros = dict(_zeros(batches, encoder.rows, described)) if grid else {}
     known = {*described.difference(grids[1:]), *counts, *zeros}
-    others = {leaf.key for batch in batches for leaf in batch.inputs} - known
-    if others:
-        what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
+    unknown = {leaf.key for batch in batches for leaf in batch.inputs} - known
+    if unknown:
+        what = f"the model gets `{'`, `'.join(sorted(unknown))}` with `{key}`, which this draft does not describe"
         raise beyond(subject.tree, place, what)
     shown = f"{', '.join(map(str, encoder.rows[0]))} rows, as `{grid or key}` says"
     if grid:
@@ -359,9 +342,6 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
             sheet.put("item.moved", [grid], why="the processor does not keep it on the host")
     if coarse:
         sheet.put(f"item.values.{coarse}", square, why="the grid of an image's tokens, as it is in each batch")
-    if tokens is not None:
-        for name, value in tokens.values.items():
-            sheet.put(f"item.tokens.{name}", value, tokens.made, why=f"what the processor makes of `{coarse}`, h and w")
     if mask:
         sheet.put("item.mask", mask, why="an entry for each row, where all items are padded to one length")
     sizes = {"rows": "h * w", "tokens": f"({square[0]}) * ({square[1]})"}
@@ -487,6 +467,6 @@ def _put_merge(
         raise Beyond(Diagnostic("VCG483", what))
     what = "the side of the square of rows that becomes one token"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
-        sheet.ask(Question("item.merge", f"{what}: 1 in the recording", (Candidate("1", "each row is a token"),)))
+        sheet.ask("item.merge", f"{what}: 1 in the recording", [Candidate("1", "each row is a token")])
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)

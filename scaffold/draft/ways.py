@@ -51,26 +51,26 @@ def entry_to(
 ) -> tuple[str, list[Diagnostic]]:
     """The first of the entries from which, and from those `beside`, the generator finds the encoder, or one call of it.
 
-    It is empty where there is none. With it come the problems that keep the generator from those before.
+    It is empty where there is none. With it come the reasons that keep the generator from those before (VCG483).
     """
-    problems: list[Diagnostic] = []
+    reasons: list[Diagnostic] = []
     for entry in entries:
         try:
             way_to(subject, [*beside, entry], encoder, **form)
         except DiagnosticError as error:
-            problems += error.diagnostics
+            reasons += map(_as_reason, error.diagnostics)
         else:
-            return entry, problems
-    return "", problems
+            return entry, reasons
+    return "", reasons
 
 
 def way_to(subject: Subject, entries: Iterable[str], encoder: Call | str, **form: Any) -> Way:
     """The way from these entries to the encoder, as the generator finds it. Raises what `find_way` raises."""
     spans = {parse_call(entry).path: NOWHERE for entry in entries}
-    return find_way(subject.tree, subject.model.file, subject.model.class_name, spans, encoder, NOWHERE, **form)
+    return find_way(subject.tree, subject.file, subject.class_name, spans, encoder, NOWHERE, **form)
 
 
-def as_reason(problem: Diagnostic) -> Diagnostic:
+def _as_reason(problem: Diagnostic) -> Diagnostic:
     """A problem that keeps the generator from a way, as a reason against the model."""
     span = problem.span if problem.span != NOWHERE else None
     return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from scaffold.draft.integration import draft_integration
-from scaffold.draft.locate import subject_of
+from scaffold.draft.locate import locate
 from scaffold.draft.sheet import Sheet
 from scaffold.watch import Recording
 
@@ -21,7 +21,7 @@ def recorded(placeholders, numbers=()):
 def drafted(tree, architecture, placeholder="<image>"):
     """The test of a draft that serves images, and its example; each may be missing."""
     sheet, said = Sheet({}), {} if placeholder is None else {"image": placeholder}
-    draft_integration(sheet, subject_of(tree, architecture), ("image",), recorded(said))
+    draft_integration(sheet, locate(tree, architecture), ("image",), recorded(said))
     entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
     return entries.get("test"), entries.get("example")
 
@@ -114,6 +114,6 @@ def test_a_test_asks_for_no_more_context_than_was_seen(numbers, single, length, 
     if single:
         sheet.put("explicit.single", True)
     run = recorded({"image": "<image>"}, numbers)
-    draft_integration(sheet, subject_of(tree, "Blip2ForConditionalGeneration"), ("image",), run)
+    draft_integration(sheet, locate(tree, "Blip2ForConditionalGeneration"), ("image",), run)
     test = yaml.safe_load(sheet.text([]))["integration"]["test"]
     assert (test["model"], test.get("max_model_len")) == ("Salesforce/blip2-opt-2.7b", length)

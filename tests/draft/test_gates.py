@@ -6,7 +6,7 @@ import pytest
 
 from scaffold.descriptor import shipped_names
 from scaffold.draft.gates import put_gate
-from scaffold.draft.locate import subject_of
+from scaffold.draft.locate import locate
 from scaffold.draft.sheet import Sheet
 from scaffold.workflow import load_port
 
@@ -27,7 +27,7 @@ def test_a_condition_under_which_items_are_cut_otherwise_is_asked_for(kind, aske
     """Nano Nemotron cuts tiles, or gets whole images where its tiler is dynamic; an attribute of the model says so."""
     sheet, key = Sheet({}), "pixel_values_flat"
     sheet.put(f"fields.{key}" if kind == "batched" else f"fields.{key}.sizes", kind)
-    put_gate(subject_of(release_tree("0.33.0"), "NemotronH_Nano_VL_V2"), (key,), sheet)
+    put_gate(locate(release_tree("0.33.0"), "NemotronH_Nano_VL_V2"), (key,), sheet)
     [question] = sheet.questions
     assert (question.key, asked in question.what) == ("gates.modalities", True), question.what
     assert [one.value for one in question.candidates] == ["not self.dynamic_resolution"] * (kind == "flat")

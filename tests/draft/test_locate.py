@@ -7,7 +7,6 @@ import pytest
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import architectures
 from scaffold.draft.locate import locate
-from scaffold.tower.source import Program
 
 pytestmark = pytest.mark.trees
 
@@ -45,7 +44,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_class_and_processor(name, release_tree):
     tree = release_tree(RELEASE)
-    model = locate(tree, Program(tree), name)
+    model = locate(tree, name)
     assert model.info is not None
     assert model.file.endswith(FOUND[name][0])
     assert (model.processor[1].name, model.info[1].name) == FOUND[name][1:]
@@ -104,7 +103,7 @@ def test_what_is_not_found_says_why(case, release_tree):
     (name, release), code, message, help_text, (file, line) = NOT_FOUND[case]
     tree = release_tree(release)
     with pytest.raises(DiagnosticError) as met:
-        locate(tree, Program(tree), name)
+        locate(tree, name)
     [problem] = met.value.diagnostics
     assert problem.code == code
     assert message in problem.message

@@ -11,8 +11,8 @@ import yaml
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
-from scaffold.draft.common import Drafted, omitted
-from scaffold.draft.locate import subject_of
+from scaffold.draft.common import omitted
+from scaffold.draft.locate import locate
 from scaffold.verify.numeric import check_numerics, record_run
 from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
@@ -127,7 +127,7 @@ def test_what_another_encoder_of_a_model_serves_is_left_out_with_a_note(
     reference: str, drafted: str, left: list[str], release_tree: Any
 ) -> None:
     recording = Recording("", "", {}, (), (), {}, {}, (), (), {})
-    notes = omitted(subject_of(release_tree("0.33.0"), reference), recording, Drafted({drafted: "pixels"}))
+    notes = omitted(locate(release_tree("0.33.0"), reference), recording, [drafted], "")
     assert [(note.code, note.message.split("`")[1]) for note in notes] == [("VCG484", name) for name in left]
 
 
