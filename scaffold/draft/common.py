@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
-from math import prod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import isqrt, prod
 
 from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
@@ -244,6 +244,18 @@ def sized_by(batches: Sequence[Batch], key: str, *, divided: bool = False) -> li
     # A number for each item says it before a grid does, whose product may be another one where there are more tiles.
     grids = {leaf.at for leaf in batches[0].inputs if len(leaf.shape) > 1}
     return sorted(found, key=lambda one: (bool(one[1]), one[0] in grids, one[0]))
+
+
+def token_side(counts: Sequence[tuple[int, int]], extras: Iterable[int] = (0,)) -> int:
+    """The side of the square of rows that becomes a token, by the rows and tokens of items; 0 where there is none.
+
+    All items may have as many tokens more, one of the `extras`. An image of one token may have other ones.
+    """
+    for extra in extras:
+        side = isqrt(counts[0][0] // max(counts[0][1] - extra, 1))
+        if side and all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts):
+            return side
+    return 0
 
 
 def _products(batch: Batch, at: str) -> list[int]:

@@ -229,26 +229,22 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
         reason = found.message.removeprefix("the model is beyond the layouts: ")
         at = f"{SourceLine(subject.tree.relative(found.span.file), found.span.line)}: " if found.span else ""
         reasons.append("; ".join((f"{at}{reason}", *found.notes)))
-    ran = recording is not None and bool(recording.batches)
-    what = "no layout fits the model as it is written" if ran else "nothing shows it, since the model did not run"
+    batches = recording.batches if recording is not None else ()
+    what = "no layout fits the model as it is written" if batches else "nothing shows it, since the model did not run"
     sheet.ask("layout", what, (), *reasons)
     inputs: dict[str, str] = {}
-    names = [name for name in MODALITIES if name in offered(subject)] or ["image"]
-    if recording is not None and ran:
-        names = list(dict.fromkeys(batch.modality for batch in recording.batches if batch.modality in MODALITIES))
-        for batch in recording.batches:
-            inputs |= {field.key: f"input `{field.key}`: {field.kind}, of {field.modality}" for field in batch.fields}
-            keys = sorted(pixel_keys(batch))
-            if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
-                sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
-    draft_integration(sheet, subject, tuple(names or ["image"]), recording)
+    known = {batch.modality for batch in batches} or offered(subject)
+    names = [name for name in MODALITIES if name in known] or ["image"]
+    for batch in batches:
+        inputs |= {field.key: f"input `{field.key}`: {field.kind}, of {field.modality}" for field in batch.fields}
+        keys = sorted(pixel_keys(batch))
+        if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
+            sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
+    draft_integration(sheet, subject, tuple(names), recording)
+    how = "Change the lines below and run `init` again" if batches else "Build it with --recipe, --config or --set"
     title = (
         f"{subject.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
-        *(
-            ("Change the lines below and run `init` again, or write the sections of a layout by hand:",)
-            if ran
-            else ("Build it with --recipe, --config or --set, or write the sections of a layout by hand:",)
-        ),
+        f"{how}, or write the sections of a layout by hand:",
         "`vitcg-scaffold validate --schema` has their keys, docs/concepts.md says what each layout can express.",
         *inputs.values(),
     )

@@ -191,13 +191,8 @@ def served_classes(owner: Owner) -> set[str]:
     module, cls = owner
     new = find_method(cls, "__new__")
     read = mentions(new) if new is not None else set()
-    tables = [
-        node.value
-        for node in module.tree.body
-        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
-    ]
-    named = {name for table in tables for name in mentions(table)}
-    return named & module.classes.keys()
+    tables = (table for name in read for table in values_of(name, module.tree.body))
+    return {name for table in tables for name in mentions(table)} & module.classes.keys()
 
 
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:
@@ -229,12 +224,14 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
 def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
-    found = []
-    for name, entry in read_registry(tree).items():
-        owner = class_at(tree, program, f"{entry.dotted}.{entry.class_name}")
-        if owner is not None and program.method(owner, _EMBED) is not None and _processor(program, owner) is not None:
-            found.append(name)
-    return found
+    listed = read_registry(tree).items()
+    owners = [(name, class_at(tree, program, f"{entry.dotted}.{entry.class_name}")) for name, entry in listed]
+    return [name for name, owner in owners if owner is not None and _is_model(program, owner)]
+
+
+def _is_model(program: Program, owner: Owner) -> bool:
+    """Whether a class is a multimodal model."""
+    return program.method(owner, _EMBED) is not None and _processor(program, owner) is not None
 
 
 def class_at(tree: SourceTree, program: Program, dotted: str) -> Owner | None:
@@ -331,11 +328,7 @@ def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[Owner,
     if module is None:
         tree.parse(file)  # raises what is wrong with it
     assert module is not None, "it parses"
-    classes = {
-        name: node
-        for name, node in module.classes.items()
-        if program.method((module, node), _EMBED) is not None and _processor(program, (module, node)) is not None
-    }
+    classes = {name: node for name, node in module.classes.items() if _is_model(program, (module, node))}
     own = [name for name, node in classes.items() if any(getattr(part, "name", "") == _EMBED for part in node.body)]
     chosen = own if len(own) == 1 else list(classes)
     name = chosen[0] if not class_name and len(chosen) == 1 else class_name

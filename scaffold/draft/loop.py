@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from scaffold.cut.loops import find_misfit, outline
+from scaffold.cut.loops import outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
@@ -35,25 +35,25 @@ _Padded = tuple[int, int, int]
 
 def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     """Whether a method of the model itself goes over all layers, on units that it has padded to the longest."""
-    kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
-    keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
-    for layers in recording.repeated if keys and max(map(len, keys.values())) == 1 else ():
-        units = [_padded(batch, f"{layers.name}.0") for batches in kept.values() for batch in batches]
-        frames = [frame for batches in kept.values() for batch in batches for frame in _of_model(batch, layers.name)]
-        if None in units or len(frames) != len(units):
+    batches = [batch for name in VISUAL for batch in recording.of(name)]
+    keys = {batch.modality: sorted(pixel_keys(batch)) for batch in batches}
+    for layers in recording.repeated if keys and {*map(len, keys.values())} == {1} else ():
+        units = [found for batch in batches if (found := _padded(batch, f"{layers.name}.0")) is not None]
+        frames = [frame for batch in batches for frame in _of_model(batch, layers.name)]
+        if not len(units) == len(frames) == len(batches):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
         if not call or not entry_to(subject, [ALL], parse_call(call), loop=f"self.{layers.name}")[0]:
             continue
         place = line_of(frames[0])
-        _put_units(recording, [one for one in units if one is not None], place, sheet)
+        _put_units(recording, units, place, sheet)
         sheet.put("forward.loop", f"self.{layers.name}", place, why="what runs before it cannot be captured")
         sheet.put("forward.call", call, place, why="what the loop reads")
         sheet.put(f"forward.with.{_MASK}", "additive", place, why="a row for each unit, and None where none is padded")
         sheet.put("forward.unit", ["rows", "width"], place, why="features of the patches")
-        for name, batches in kept.items():
-            sheet.put(f"modalities.{name}.pixels", keys[name][0], place, why="the model pads its units")
-            sheet.put(f"modalities.{name}.entry", ALL, line_of(batches[0].frames[0]))
+        for name, [key] in keys.items():
+            sheet.put(f"modalities.{name}.pixels", key, place, why="the model pads its units")
+            sheet.put(f"modalities.{name}.entry", ALL, line_of(recording.of(name)[0].frames[0]))
         return True
     return False
 
@@ -136,7 +136,7 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
         if isinstance(node, ast.For) and any(ast.unparse(unsliced(over)) == layers for over in iterated(node.iter))
     ]
     loop = max(loops, key=lambda node: node.lineno, default=None)
-    if found is None or loop is None or find_misfit(found[1], loop) is not None:
+    if found is None or loop is None:
         return ""
     taken = []
     for name in outline(found[1], loop).arguments[1:]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from math import isqrt, prod
+from itertools import chain
+from math import prod
 
 from scaffold.descriptor.port import VISUAL
-from scaffold.draft.common import line_of, pixel_keys, put_embeds, sizes_of_items
+from scaffold.draft.common import line_of, pixel_keys, put_embeds, sizes_of_items, token_side
 from scaffold.draft.locate import Subject, class_at
 from scaffold.draft.numbers import MERGE, put_columns, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
@@ -51,7 +52,9 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
             if part not in set.intersection(*parts) or any(len(one) != 1 for one in calls):
                 continue
             assert sizes is not None, "a grid is the value of an input"
-            merge = _merge(batches, grids)
+            tokens = [[leaf.shape[0] for leaf in batch.results] for batch in batches]
+            items = (zip(map(prod, grid), made, strict=False) for grid, made in zip(grids, tokens, strict=True))
+            merge = token_side(list(chain(*items)))
             return Entered(
                 part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
             )
@@ -70,18 +73,6 @@ def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tup
         names = tuple(leaf.at for leaf in call.arguments if leaf.grid == grid)
         if len(data) == 1 and names and [leaf.at for leaf in call.results if leaf.is_tensor] == [""]:
             yield call.part, data[0], names, call
-
-
-def _merge(batches: Sequence[Batch], grids: Sequence[Grid]) -> int:
-    """The side of the square of rows of one frame that becomes a token, the same for all items; 0 if there is none."""
-    sides = set()
-    for batch, grid in zip(batches, grids, strict=True):
-        for one, tokens in zip(grid, [leaf.shape[0] for leaf in batch.results], strict=False):
-            *frames, height, width = one
-            side = isqrt(prod(one) // tokens) if tokens else 0
-            whole = side and tokens == prod(frames) * (height // side) * (width // side)
-            sides.add(side if whole else 0)
-    return sides.pop() if len(sides) == 1 else 0
 
 
 def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered], sheet: Sheet) -> None:

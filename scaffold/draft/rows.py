@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
-from math import isqrt, prod
+from math import prod
+from typing import Any
 
 from scaffold.descriptor.port import ATTENTION
-from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys, sizes_of_items
+from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys, sizes_of_items, token_side
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
@@ -330,7 +330,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     else:
         texts = list(map(str, shape))
     sheet.put("item.shape", [*rows, *texts], place, why=shown)
-    _put_merge(recording, batches, encoder, grid, ratio, sheet)
+    _put_merge(subject, recording, batches, encoder, grid, ratio, sheet)
     merge = sheet.value("item.merge")
     square = [f"h // {merge}", f"w // {merge}"]
     if grid:
@@ -381,13 +381,9 @@ def _images(subject: Subject, batches: Sequence[Batch], encoder: _Encoder, key: 
     images = [leaf.shape for batch in batches for leaf in batch.given(key)]
     lengths = [count for found in encoder.rows for count in found]
     if len(images) == len(lengths) and all(len(shape) == 3 for shape in images):
-        sides = {isqrt(shape[1] * shape[2] // count) for shape, count in zip(images, lengths, strict=True)}
-        side = max(sides)
-        whole = all(
-            shape[1] % side == shape[2] % side == 0 and shape[1] // side * (shape[2] // side) == count
-            for shape, count in zip(images, lengths, strict=True)
-        )
-        if len(sides) == 1 and whole and len({shape[0] for shape in images}) == 1:
+        side = token_side([(prod(shape[1:]), count) for shape, count in zip(images, lengths, strict=True)])
+        whole = side and all(size % side == 0 for shape in images for size in shape[1:])
+        if whole and len({shape[0] for shape in images}) == 1:
             return images[0][0], side, side
     what = f"`{key}` is neither patches with a grid nor images of whole patches: {images[0]} for {lengths[0]} rows"
     raise beyond(subject.tree, encoder.place, what)
@@ -406,8 +402,7 @@ def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
 def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
     """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
     for name in dict.fromkeys(leaf.key for leaf in batches[0].inputs):
-        shapes: dict[tuple[int, ...], set[int]] = {}
-        per: list[tuple[int | str, ...]] = []
+        shapes: dict[tuple[Any, ...], set[int]] = {}
         for batch, counts in zip(batches, rows, strict=True):
             leaves = batch.given(name)
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
@@ -416,20 +411,25 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
             if name in known or not all(leaf.dtype.startswith("int") for leaf in leaves):
                 break
             if flat and len(leaves) == 1 and flat in (counts, tuple(leaf.shape[0] for leaf in batch.results)):
-                per.append(("rows" if flat == counts else "tokens", *leaves[0].shape[1:]))
-                continue
-            if not (whole or apart):
+                made = [("rows" if flat == counts else "tokens", *leaves[0].shape[1:])] * len(counts)
+            elif whole:
+                made = [leaves[0].shape[1:]] * len(counts)
+            elif apart:
+                made = [leaf.shape for leaf in leaves]
+            else:
                 break
-            made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
             for shape, count in zip(made, counts, strict=False):
                 shapes.setdefault(shape, set()).add(count)
         else:
             most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape])) or [()]
-            if per and len(set(per)) == 1 and len(per) == len(batches):
-                yield name, (per[0], ())
-            elif not per and most and not other:
+            if most and not other:
                 yield name, (most, ())
-            elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+            elif (
+                len(most) == len(other) == 1
+                and "rows" not in most
+                and "tokens" not in most
+                and max(shapes[other[0]]) < min(shapes[most])
+            ):
                 yield name, (most, other[0])
 
 
@@ -440,8 +440,9 @@ def _strides(batch: Batch, key: str) -> re.Pattern[str]:
 
 
 def _put_merge(
-    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, grid: str, side: int, sheet: Sheet
-) -> None:
+    subject: Subject, recording: Recording, batches: Sequence[Batch], encoder: _Encoder, grid: str, side: int,
+    sheet: Sheet,
+) -> None:  # fmt: skip
     """The `side` of the square of rows that becomes a token, 0 where only the numbers of both tell it."""
     counts = []
     for batch, found in zip(batches, encoder.rows, strict=True):
@@ -453,18 +454,10 @@ def _put_merge(
                 counts.append((sum(found[begin:end]), leaf.shape[0]))
     # Tokens around an image are the same number for all.
     more = range(_MORE + 1 if len({rows for rows, _ in counts}) > 1 else 1)
-    sides = [(isqrt(counts[0][0] // max(counts[0][1] - extra, 1)), extra) for extra in more]
-    # An image of one token may have more of them than others.
-    fitting = (
-        one
-        for one, extra in sides
-        if all(rows == (tokens - extra) * one**2 or (extra and rows == one**2) for rows, tokens in counts)
-    )
-    side = side or next(fitting, 0)
+    side = side or token_side(counts, more)
     if not side:
         seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
-        what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
-        raise Beyond(Diagnostic("VCG483", what))
+        raise beyond(subject.tree, encoder.place, f"no square of rows is a token ({seen})")
     what = "the side of the square of rows that becomes one token"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
         sheet.ask("item.merge", f"{what}: 1 in the recording", [Candidate("1", "each row is a token")])

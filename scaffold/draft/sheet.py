@@ -40,13 +40,13 @@ class Beyond(DiagnosticError):
     """A model does what no layout expresses (VCG483)."""
 
 
-def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
+def beyond(tree: SourceTree, place: SourceLine, reason: str) -> Beyond:
     """The refusal of a model that no layout expresses."""
     return Beyond(
         Diagnostic(
             "VCG483",
             f"the model is beyond the layouts: {reason}",
-            tree.span(place.file, place.line) if place else None,
+            tree.span(place.file, place.line),
             "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
         )
     )

@@ -165,9 +165,6 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
             sheet.put(f"{at}.lengths", lengths.key, tower.evidence(lengths))
         if unit == "window":
             _put_window(sheet, at, _window(tower, seen), seen[0][2])
-    for bound in alone:
-        what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
-        raise beyond(tree, tower.class_place, what)
     _put_buffers(tower, crossings)
     limit = _table_limit(tower)
     if limit is not None:

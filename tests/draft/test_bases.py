@@ -133,11 +133,18 @@ def test_a_models_base_that_cannot_be_followed_is_named(case, release_tree):
     assert "copy its file into the tree" in (problem.help or "")
 
 
+BESIDE = b"""from plugin import Speech
+from .qwen3_vl import Qwen3VLForConditionalGeneration as Q
+
+class Heir(Speech, Q):
+    pass
+"""
+
+
 def test_a_refusal_without_a_base_names_the_base_first(release_tree, monkeypatch):
     """The file to start from has the base as its reason, too."""
     nothing_fits(monkeypatch.setattr)
-    text = "from plugin import Speech\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration as Q\n\n\n"
-    tree = release_tree(RELEASE).with_files({HEIR: f"{text}class Heir(Speech, Q):\n    pass\n".encode()})
+    tree = release_tree(RELEASE).with_files({HEIR: BESIDE})
     with pytest.raises(NoDraft) as met:
         draft_descriptor(tree, f"{HEIR}:Heir", RUN)
     (problem,) = met.value.diagnostics
@@ -149,8 +156,7 @@ def test_a_refusal_without_a_base_names_the_base_first(release_tree, monkeypatch
 def test_a_draft_beside_an_unknown_base_says_so(release_tree, monkeypatch):
     """What the run shows is enough, but a class that comes before the model's own may override it."""
     tiles_fit(monkeypatch.setattr)
-    text = "from plugin import Speech\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration as Q\n\n\n"
-    tree = release_tree(RELEASE).with_files({HEIR: f"{text}class Heir(Speech, Q):\n    pass\n".encode()})
+    tree = release_tree(RELEASE).with_files({HEIR: BESIDE})
     notes = [note for note in draft_descriptor(tree, f"{HEIR}:Heir", RUN).notes if note.code == "VCG497"]
     assert [note.severity for note in notes] == [Severity.WARNING]
     assert notes[0].message.endswith("which the tree does not have. What it overrides was not looked at")

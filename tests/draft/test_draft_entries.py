@@ -13,15 +13,13 @@ from scaffold.watch import Recording
 pytestmark = pytest.mark.trees
 
 
-def recorded(placeholders, numbers=()):
-    """A recording of no calls, with what stands for an item of each modality and numbers of the configuration."""
-    return Recording("", "", {}, (), (), dict(numbers), placeholders, (), (), {})
-
-
-def drafted(tree, architecture, placeholder="<image>"):
+def drafted(tree, architecture, placeholder="<image>", numbers=(), single=False):
     """The test of a draft that serves images, and its example; each may be missing."""
     sheet, said = Sheet({}), {} if placeholder is None else {"image": placeholder}
-    draft_integration(sheet, locate(tree, architecture), ("image",), recorded(said))
+    if single:
+        sheet.put("explicit.single", True)
+    run = Recording("", "", {}, (), (), dict(numbers), said, (), (), {})
+    draft_integration(sheet, locate(tree, architecture), ("image",), run)
     entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
     return entries.get("test"), entries.get("example")
 
@@ -110,10 +108,5 @@ def test_a_test_loads_the_class_that_it_is_for(release_tree):
     ],
 )
 def test_a_test_asks_for_no_more_context_than_was_seen(numbers, single, length, release_tree):
-    sheet, tree = Sheet({}), release_tree("0.33.0")
-    if single:
-        sheet.put("explicit.single", True)
-    run = recorded({"image": "<image>"}, numbers)
-    draft_integration(sheet, locate(tree, "Blip2ForConditionalGeneration"), ("image",), run)
-    test = yaml.safe_load(sheet.text([]))["integration"]["test"]
+    test, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration", numbers=numbers, single=single)
     assert (test["model"], test.get("max_model_len")) == ("Salesforce/blip2-opt-2.7b", length)

@@ -1,11 +1,11 @@
-"""From an architecture to its class and its processor, in every form in which vLLM 0.33 registers them."""
+"""From an architecture to its class and its processor, in every form in which vLLM 0.33 registers them, or to none."""
 
 from __future__ import annotations
 
 import pytest
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import architectures
+from scaffold.draft import architectures, refuse_model
 from scaffold.draft.locate import locate
 
 pytestmark = pytest.mark.trees
@@ -111,3 +111,21 @@ def test_what_is_not_found_says_why(case, release_tree):
     assert problem.span.file.endswith(file)
     path = problem.span.file.removeprefix(f"{tree.label}/")
     assert line in tree.read(path).splitlines()[problem.span.line - 1]
+
+
+#: Models that no layout will ever express, refused before anything runs -> code and words of the one reason
+UNPORTABLE = {
+    "TransformersMultiModalForCausalLM": ("VCG483", "its encoder is code of Hugging Face Transformers"),
+    "Terratorch": ("VCG483", "its inputs go into the model as they are"),
+    "MiniCPMV": ("VCG483", "draft the one that is served: `init minicpmv:MiniCPMV2_0`, `init minicpmv:MiniCPMV2_5`"),
+    "vllm/model_executor/models/minicpmv.py:MiniCPMVBaseModel": ("VCG481", "processor"),
+}
+
+
+@pytest.mark.parametrize("model", UNPORTABLE)
+def test_what_can_never_be_ported_is_refused_first(model, release_tree):
+    with pytest.raises(DiagnosticError) as error:
+        refuse_model(release_tree(RELEASE), model)
+    [problem] = error.value.diagnostics
+    code, words = UNPORTABLE[model]
+    assert (problem.code, words in problem.message) == (code, True), problem.message
