@@ -1,7 +1,4 @@
-"""The common parts of drafts from a recording: entries and fields of inputs.
-
-Numbers come from the recording. The source says which method an entry is and whether the generator finds the way.
-"""
+"""The common parts of drafts from a recording: places, inputs and their fields, and what a draft leaves out."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import offered
-from scaffold.draft.ways import ALL, unconditional
-from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
-from scaffold.tower.names import mentions
+from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Frame, Recording
 
@@ -46,19 +41,18 @@ def seen(recording: Recording) -> str:
 
 def omitted(subject: Subject, recording: Recording, drafted: Collection[str], why: str) -> tuple[Diagnostic, ...]:
     """The notes on modalities that a draft leaves out: nothing was recorded of them, or not `why` it has its layout."""
-    missing = {batch.modality: f"no run of it shows that {why}" for batch in recording.batches}
-    missing |= {name: reason for name, reason in recording.missing.items() if name in MODALITIES}
-    left = {name: reason for name, reason in missing.items() if name not in drafted}
-    help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
-    helps = dict.fromkeys(left, help_text)
-    other = f"draft it {'without' if SOUND in drafted else 'with'} --audio: the plugin serves an adapter of each"
-    encoder = "sound" if SOUND in drafted else "images and videos"
-    for name in sorted(other_encoder(subject, drafted) - {*left}):
-        left[name], helps[name] = f"a descriptor captures one encoder, here that of {encoder}", other
+    nothing = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
+    left = {batch.modality: (f"no run of it shows that {why}", nothing) for batch in recording.batches}
+    left |= {name: (reason, nothing) for name, reason in recording.missing.items() if name in MODALITIES}
+    encoder, option = ("sound", "without") if SOUND in drafted else ("images and videos", "with")
+    other = f"draft it {option} --audio: the plugin serves an adapter of each"
+    for name in sorted(other_encoder(subject, drafted)):
+        left.setdefault(name, (f"a descriptor captures one encoder, here that of {encoder}", other))
     place = subject.tree.span(subject.file, subject.place.line)
     return tuple(
-        Diagnostic("VCG484", f"the modality `{name}` is left out: {reason}", place, helps[name], Severity.WARNING)
-        for name, reason in left.items()
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {reason}", place, help_text, Severity.WARNING)
+        for name, (reason, help_text) in left.items()
+        if name not in drafted
     )
 
 
@@ -102,72 +96,6 @@ def put_embeds(subject: Subject, batch: Batch, sheet: Sheet) -> None:
 def reads(subject: Subject, key: str) -> bool:
     """Whether the files of a model and of its bases have the name of an input."""
     return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.owner))
-
-
-# -- the entry ---------------------------------------------------------------------------------------------------------
-
-
-def entries_of(subject: Subject, frame: Frame) -> list[str]:
-    """Entries that lead to a call, the one to prefer first: what `embed_multimodal` hands on as it is, or all of it."""
-    narrow = _narrow_entry(subject, frame)
-    return [narrow, ALL] if narrow else [ALL]
-
-
-def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
-    """The call in `embed_multimodal`, if each argument is made of the batch alone."""
-    found = subject.program.method(subject.owner, "embed_multimodal")
-    if found is None or frame.part != "":
-        return None
-    node = waiting_call(frame, found[2])
-    if node is None or not unconditional(node, found[2]):
-        return None
-    variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]
-    if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
-        return None
-    return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
-
-
-def _made_of_batch(subject: Subject, frame: Frame, function: FunctionNode, argument: ast.expr) -> str | None:
-    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made.
-
-    A variable that names the modality has the value of the run.
-    """
-    variable = function.args.kwarg.arg if function.args.kwarg else ""
-    inner = _maker(function, argument)
-    if isinstance(inner, ast.Subscript):
-        parsed, key = _maker(function, inner.value), ast.unparse(inner.slice)
-        key = next((repr(leaf.value) for leaf in frame.values if leaf.at == key), key)
-        name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
-        found = subject.program.method(subject.owner, name) if name is not None else None
-        if found is None:
-            return None
-        makers = [
-            (_maker(found[2], one.value), found[2].args.kwarg)
-            for one in ast.walk(found[2])
-            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
-            and ast.unparse(one.targets[0].slice) == key
-        ]  # fmt: skip
-        if len(makers) != 1 or makers[0][1] is None:
-            return None
-        inner, variable = makers[0][0], makers[0][1].arg
-    if mentions(inner) != {"self", variable}:
-        return None
-    return ast.unparse(inner).replace(f"**{variable}", "**inputs")
-
-
-def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
-    """The only value that a variable gets, or the expression itself; of a loop over items the entry of a key."""
-    if not isinstance(value, ast.Name):
-        return value
-    for loop in ast.walk(function):
-        over = loop.iter if isinstance(loop, ast.For) else None
-        if isinstance(loop, ast.For) and isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
-            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
-            if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
-                return ast.Subscript(over.func.value, names[0])
-    made = values_of(value.id, ast.walk(function))
-    return made[0] if len(made) == 1 else value
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ call to the last part that the model calls after it for both, or that call alone
 from __future__ import annotations
 
 from scaffold.descriptor.expressions import parse_call
-from scaffold.draft.common import entries_of, line_of, reads
+from scaffold.draft.common import line_of, reads
 from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
@@ -35,8 +35,7 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
             sheet.refuse(subject.tree, whole.place, what)
         ends = [*later, *([None] if rows <= tokens else [])]
         for through in ends:
-            entries = entries_of(subject, whole.way[0])
-            entry, reasons = entry_to(subject, entries, parse_call(text), through=through)
+            entry, reasons = entry_to(subject, whole.way[0], parse_call(text), through=through)
             if not entry:
                 sheet.obstacles += reasons
                 continue

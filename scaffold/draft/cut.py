@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import prod
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
@@ -19,7 +18,7 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import ENCODE_METHODS, MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys, waiting_call
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
 from scaffold.draft.sheet import Candidate, Sheet, SourceLine
@@ -155,8 +154,8 @@ def reached_sites(
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
             if site is not None:
-                others, entries = [other.entry for other in tried.values()], entries_of(subject, site.way[0])
-                entry, problems = entry_to(subject, entries, parse_call(text), beside=others)
+                others = [other.entry for other in tried.values()]
+                entry, problems = entry_to(subject, site.way[0], parse_call(text), beside=others)
                 refused += problems
                 tried |= {name: replace(site, entry=entry)} if entry else {}
         if len(tried) > len(kept):
@@ -230,7 +229,7 @@ def _extracted(
 ) -> tuple[Call, str | None, tuple[str, ...]] | None:
     """The largest call that a graph can hold, the name of what follows it, and what that reads beside features.
 
-    What follows is tried as nothing before it becomes a method.
+    It tries the largest call first, and no method for the statements behind it before one.
     """
     tree, encoder, entry = subject.tree, parse_call(site.text), parse_call(site.entry)
     way = way_to(subject, [site.entry], encoder)
@@ -588,9 +587,7 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     """
     what = f"a size of a unit: {value} in the recording"
     texts = _of_spectrum(recording, value) or _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
-    asked = (question.key for question in sheet.questions if question.what == what)
-    same = (key for key in sheet.keys("let.") if sheet.value(key) in texts[:1])
-    known = next(chain(asked, same), None)
+    known = next((key for key in sheet.keys("let.") if sheet.value(key) in texts[:1]), None)
     if known is not None:
         return known.removeprefix("let.")
     if texts and "side //" in texts[0]:

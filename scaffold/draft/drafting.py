@@ -131,7 +131,7 @@ def _draft_explicit_cut(subject: Subject, recording: Recording, sheet: Sheet) ->
 
 #: Layouts whose descriptor says how each input lies in a batch.
 _FIELDS = ("cut", "crops", "rows")
-#: Layouts with as many units or rows an item as the processor makes, however it cuts its input.
+#: Layouts whose items have as many rows as the processor makes, however it cuts its input.
 _COUNTED = ("packed", "rows")
 #: Layouts that are drafted, the one to prefer first, each with what a run shows of its models. A draft fills in the
 #: sections of its layout but `model`, `layout`, `fields`, `output`, `gates` and `integration`, and says whether the

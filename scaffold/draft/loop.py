@@ -16,7 +16,7 @@ from scaffold.cut.loops import outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, PATCH, VISION, attributes, put_number
@@ -43,7 +43,7 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         if not len(units) == len(frames) == len(batches):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
-        if not call or not entry_to(subject, [ALL], parse_call(call), loop=f"self.{layers.name}")[0]:
+        if not call or not entry_to(subject, None, parse_call(call), loop=f"self.{layers.name}")[0]:
             continue
         place = line_of(frames[0])
         _put_units(recording, units, place, sheet)
@@ -74,7 +74,7 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
             continue
         text, loop = f"self.{path}.{LOOP_METHOD}(pixels)", f"self.{name}"
         first = batches[0].way(calls[0][0][0])
-        entry, _ = entry_to(subject, entries_of(subject, first[0]), parse_call(text), loop=loop)
+        entry, _ = entry_to(subject, first[0], parse_call(text), loop=loop)
         if not entry:
             continue
         place = line_of(first[-1])

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from scaffold.descriptor.port import ATTENTION
-from scaffold.draft.common import SOUND, entries_of, function_of, line_of, pixel_keys, sizes_of_items, token_side
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, sizes_of_items, token_side
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
@@ -282,8 +282,7 @@ def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) 
     """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
     first = batch.way(encoder.calls[0])[0]
     attribute = encoder.loop if loop is not None else None
-    entries, path = entries_of(subject, first), f"self.{encoder.path}"
-    entry, reasons = entry_to(subject, entries, path, loop=attribute, per_item=encoder.per_item)
+    entry, reasons = entry_to(subject, first, f"self.{encoder.path}", loop=attribute, per_item=encoder.per_item)
     if not entry:
         raise Beyond(reasons)
     return entry, line_of(first)

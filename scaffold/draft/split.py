@@ -276,7 +276,7 @@ def put_calls(tower: Tower, sliced: TowerSlice, around: str) -> None:
 
     captured = call("None", f"{METADATA_ARGUMENT}=metadata")
     staying = [hazard for hazard in sliced.hazards if not hazard.moved]
-    # Of a tower that is not split yet they are obstacles.
+    # They are obstacles of a tower that is not split yet.
     if sliced.already_split and any(hazard.label == Label.META for hazard in staying):
         candidates = (
             Candidate(captured.replace("None", "[]"), "a grid without items passes what asks the grid for its values"),
