@@ -69,6 +69,7 @@ def test_names_of_examples_may_have_hyphens(release_tree):
 
 
 LAYERS = {"num_hidden_layers": 4, "moe_num_experts": 8, "moe_layer_list": [3], "moe_layers_enum": "3"}
+FEW = {"exist_overrides": {"text_config": LAYERS}, "use_original_num_layers": True}
 
 
 @pytest.mark.parametrize(
@@ -80,11 +81,7 @@ LAYERS = {"num_hidden_layers": 4, "moe_num_experts": 8, "moe_layer_list": [3], "
         ("PaliGemmaForConditionalGeneration", None, None),  # its example has less than other tests
         # The checkpoint of GLM-4V names a class of text alone: without its own vLLM served that one.
         ("GLM4VForCausalLM", None, {"exist_overrides": {"architectures": ["GLM4VForCausalLM"]}}),
-        (
-            "Step5ForConditionalGeneration",
-            None,
-            {"exist_overrides": {"text_config": LAYERS}, "use_original_num_layers": True},
-        ),
+        ("Step5ForConditionalGeneration", 4096, FEW),
     ],
 )
 def test_a_test_fits_its_machine_and_loads_its_class(architecture, length, overrides, release_tree):
