@@ -39,10 +39,11 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, drafted: Collection[str], why: str) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out: nothing was recorded of them, or not `why` it has its layout."""
+def omitted(subject: Subject, recording: Recording, drafted: Collection[str], layout: str) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out: another part serves them, or nothing was recorded of them."""
     nothing = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
-    left = {batch.modality: (f"no run of it shows that {why}", nothing) for batch in recording.batches}
+    alone = f"the drafted layout `{layout}` holds {' and '.join(drafted)} alone"
+    left = {batch.modality: (alone, nothing) for batch in recording.batches}
     left |= {name: (reason, nothing) for name, reason in recording.missing.items() if name in MODALITIES}
     encoder, option = ("sound", "without") if SOUND in drafted else ("images and videos", "with")
     other = f"draft it {option} --audio: the plugin serves an adapter of each"

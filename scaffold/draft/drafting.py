@@ -85,7 +85,7 @@ def draft_descriptor(
             _put_rest(subject, recording, sheet)
         refused += sheet.obstacles
         if found and not sheet.obstacles:
-            return _finished(subject, recording, sheet, why)
+            return _finished(subject, recording, sheet)
     refused = refused or list(beyond(tree, subject.place, seen(recording)).diagnostics)
     # The layouts that the protocol of the tree lacks: the model is not to blame.
     later = tuple(f"{kind.name} came with vLLM {kind.first}" for kind in dict.fromkeys(missing.values()))
@@ -160,8 +160,8 @@ def _put_rest(subject: Subject, recording: Recording, sheet: Sheet) -> None:
         put_gate(subject, [sheet.value(key) for key in sheet.keys("") if key.endswith(".pixels")], sheet)
 
 
-def _finished(subject: Subject, recording: Recording, sheet: Sheet, why: str) -> Draft:
-    """The draft of a sheet that has its layout, which it has because of `why`."""
+def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
+    """The draft of a sheet that has its layout."""
     tree = subject.tree
     # A chunk is an image where a test of the port brings one.
     draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in sheet.pixels), recording)
@@ -187,7 +187,7 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, why: str) ->
         tuple(key for key in sheet.answers if key not in asked),
         (
             *_beyond_context(subject, recording, sheet),
-            *omitted(subject, recording, sheet.pixels, why),
+            *omitted(subject, recording, sheet.pixels, sheet.value("layout")),
             *(
                 replace(one, message=f"{one.message}. What it overrides was not looked at", severity=Severity.WARNING)
                 for one in _unfollowed(subject)
