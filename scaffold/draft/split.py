@@ -80,10 +80,6 @@ class Tower:
         return next(iter(self.entered.values()))
 
     @property
-    def class_place(self) -> SourceLine:
-        return SourceLine(self.cls[0].file, self.cls[1].lineno)
-
-    @property
     def call(self) -> str:
         return f"self.{self.first.part}"
 
@@ -132,7 +128,8 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     crossings = list(crossings_of(sliced))
     offsets = [crossing for crossing in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
-        raise beyond(tree, tower.class_place, "the tower builds no offsets of sequences from the grid")
+        place = SourceLine(tower.cls[0].file, tower.cls[1].lineno)
+        raise beyond(tree, place, "the tower builds no offsets of sequences from the grid")
     # The bound that is made of each set's offsets, and those that no set has.
     made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
     bounds = {one.source: one for one in reversed(made)}
@@ -150,7 +147,7 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         if unit is None:
             sheet.ask(f"{at}.unit", "what one attention sequence covers", starmap(Candidate, _UNITS.items()), shown)
         else:
-            sheet.put(f"{at}.unit", unit, seen[0][2], why=f"{_UNITS[unit]}, in each batch")
+            sheet.put(f"{at}.unit", unit, seen[0][2], why=_UNITS[unit])
         sheet.put(f"{at}.offsets", crossing.key, shown)
         bound = bounds.get(crossing.key)
         if bound is not None:
