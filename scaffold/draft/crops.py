@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scaffold.descriptor.expressions import parse_call
 from scaffold.draft.common import line_of, reads
-from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
+from scaffold.draft.cut import Site, put_unit, sites_of, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.ways import entry_to
@@ -29,7 +29,8 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
             continue
         whole, crops = found["batched"], found["flat"]
         later = [f"self.{part}" for part in reversed(whole.after) if part in crops.after]
-        rows, tokens = rows_of(batches[0], whole, crops), sum(leaf.shape[0] for leaf in batches[0].results)
+        units, tokens = units_of(batches[0]), sum(leaf.shape[0] for leaf in batches[0].results)
+        rows = sum(site.rows * units[site.pixels][0] for site in (whole, crops))
         if rows > tokens:  # a graph of that call would end before what makes tokens of them
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
             sheet.refuse(subject.tree, whole.place, what)

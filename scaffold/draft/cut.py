@@ -264,11 +264,6 @@ def _tokens(recording: Recording, batch: Batch, site: Site, path: str | None, sh
 # -- the call ----------------------------------------------------------------------------------------------------------
 
 
-def rows_of(batch: Batch, *sites: Site) -> int:
-    """The rows of the features of all units of a batch."""
-    return sum(site.rows * units_of(batch)[site.pixels][0] for site in sites)
-
-
 def _of_one_input(sites: Sequence[Site]) -> list[Site]:
     """The sites without calls that get units of several inputs: no cut captures these."""
     return [site for site in sites if all(other.pixels == site.pixels for other in sites if other.text == site.text)]

@@ -39,7 +39,8 @@ def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     keys = {batch.modality: sorted(pixel_keys(batch)) for batch in batches}
     for layers in recording.repeated if keys and {*map(len, keys.values())} == {1} else ():
         units = [found for batch in batches if (found := _padded(batch, f"{layers.name}.0")) is not None]
-        frames = [frame for batch in batches for frame in _of_model(batch, layers.name)]
+        first = [(batch, n) for batch in batches for n in batch.runs(f"{layers.name}.0")[:1]]
+        frames = [frame for batch, n in first for frame in batch.way(batch.calls[n])[-1:] if frame.part == ""]
         if not len(units) == len(frames) == len(batches):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
@@ -115,12 +116,6 @@ def _padded(batch: Batch, layer: str) -> _Padded | None:
     side, most = units[0][-2], max(shape[-1] // shape[-2] for shape in units)
     # Items that the model encodes in several calls have a longest unit each.
     return (side, most, features[0][-1]) if max(shape[1] for shape in features) == most else None
-
-
-def _of_model(batch: Batch, layers: str) -> list[Frame]:
-    """The method of the model that calls the first layer, once."""
-    calls = [call for call in batch.calls if call.part == f"{layers}.0"][:1]
-    return [frame for call in calls for frame in batch.way(call)[-1:] if frame.part == ""]
 
 
 def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layers: str) -> str:

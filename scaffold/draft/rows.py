@@ -94,9 +94,12 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     else:
         key, what = _put_item(subject, recording, batches, encoder, sheet), "images"
     loop = _loop(subject, encoder)
-    entry, place = _entry(subject, batches[0], encoder, loop)
+    first, attribute = batches[0].way(encoder.calls[0])[0], encoder.loop if loop is not None else None
+    entry, reasons = entry_to(subject, first, f"self.{encoder.path}", loop=attribute, per_item=encoder.per_item)
+    if not entry:
+        raise Beyond(reasons)
     sheet.put(f"modalities.{modality}.pixels", key, why=f"its {what} are the rows of the encoder")
-    sheet.put(f"modalities.{modality}.entry", entry, place)
+    sheet.put(f"modalities.{modality}.entry", entry, line_of(first))
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
@@ -276,16 +279,6 @@ def _beside(batch: Batch, number: int, run: range, following: str) -> str:
         if not own and any(source.of == f"#{number}" for leaf in call.arguments for source in leaf.sources):
             return call.part
     return ""
-
-
-def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
-    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
-    first = batch.way(encoder.calls[0])[0]
-    attribute = encoder.loop if loop is not None else None
-    entry, reasons = entry_to(subject, first, f"self.{encoder.path}", loop=attribute, per_item=encoder.per_item)
-    if not entry:
-        raise Beyond(reasons)
-    return entry, line_of(first)
 
 
 # -- an item -----------------------------------------------------------------------------------------------------------
