@@ -132,19 +132,18 @@ def code_of(changed: Iterable[FileChange]) -> str:
 
 def hears(tree: SourceTree, name: str) -> bool:
     """Whether an architecture has sound, and neither images nor videos."""
-    from scaffold.draft.locate import subject_of
+    from scaffold.draft.locate import locate
     from scaffold.draft.unportable import offered
 
-    return set(offered(subject_of(tree, name))) == {"audio"}
+    return set(offered(locate(tree, name))) == {"audio"}
 
 
 def _has_port(tree: SourceTree, name: str) -> bool:
     """Whether the architecture's class speaks the protocol in the release, itself or through a base."""
     from scaffold.draft.locate import locate
     from scaffold.protocol import find_model
-    from scaffold.tower.source import Program
 
-    model = locate(tree, Program(tree), name)
+    model = locate(tree, name)
     return find_model(tree, model.file, model.class_name).implements
 
 

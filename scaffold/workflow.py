@@ -488,11 +488,10 @@ def recording_request(
     Without `modalities`, it is one of images and videos, and of sound where the model has neither.
     """
     from scaffold.draft import file_name, locate
-    from scaffold.tower.source import Program
     from scaffold.verify.numeric import Automatic, NumericOptions, NumericRequest
     from scaffold.verify.numeric.recipes import AUTOMATIC, known_configuration, recipe_of
 
-    found = locate(tree, Program(tree), model)
+    found = locate(tree, model)
     name = file_name(found.file)
     chosen = recipe or (None if config or values or modalities else recipe_of(name, found.module, found.class_name))
     automatic = None

@@ -11,10 +11,9 @@ from changed_ports import path_of
 import scaffold.draft
 import scaffold.draft.drafting
 import scaffold.verify.numeric
-from scaffold.draft import Candidate, Draft, Question
-from scaffold.draft.common import Drafted
+from scaffold.draft import Candidate, Draft
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, beyond
+from scaffold.draft.sheet import Sheet
 from scaffold.watch import Batch, Field, Recording
 
 Patch = Callable[[object, str, object], None]
@@ -48,13 +47,13 @@ def tiles_fit(patch: Patch = setattr, candidates: tuple[str, ...] = ("self.num_i
     """From now on a run shows `init` all of InternVL's descriptor but the tokens of a tile."""
     values = dict(_flat(yaml.safe_load(path_of("internvl").read_text("utf-8"))))
 
-    def draft(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted:
+    def draft(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         for key, value in values.items():
             if not key.startswith(_OTHERS) and key != "let.k":
-                sheet.put(key, value, subject.model.place)
-        known = tuple(Candidate(one, "set by the model", subject.model.place) for one in candidates)
-        sheet.ask(Question("let.k", "the tokens of one tile", known))
-        return Drafted({"image": "pixel_values_flat"}, gated=None)
+                sheet.put(key, value, subject.place)
+        known = tuple(Candidate(one, "set by the model", subject.place) for one in candidates)
+        sheet.ask("let.k", "the tokens of one tile", known)
+        return True
 
     patch(scaffold.verify.numeric, "record_run", lambda *_, **__: RUN)
     patch(scaffold.draft.drafting, "_LAYOUTS", (("tiles", "whole tiles", draft),))
@@ -63,9 +62,10 @@ def tiles_fit(patch: Patch = setattr, candidates: tuple[str, ...] = ("self.num_i
 def nothing_fits(patch: Patch = setattr) -> None:
     """From now on no layout fits a run, for a reason of its own each."""
 
-    def draft(reason: str) -> Callable[..., None]:
-        def refuse(subject: Subject, recording: Recording, sheet: Sheet) -> None:
-            sheet.obstacles += beyond(subject.tree, subject.model.place, reason).diagnostics
+    def draft(reason: str) -> Callable[..., bool]:
+        def refuse(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+            sheet.refuse(subject.tree, subject.place, reason)
+            return False
 
         return refuse
 

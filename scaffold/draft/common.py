@@ -1,25 +1,18 @@
-"""The common parts of drafts from a recording: entries and fields of inputs.
-
-Numbers come from the recording. The source says which method an entry is and whether the generator finds the way.
-"""
+"""The common parts of drafts from a recording: places, inputs and their fields, and what a draft leaves out."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import isqrt, prod
 
 from scaffold.descriptor.port import MODALITIES, VISUAL
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, SourceLine, beyond
-from scaffold.draft.tokens import entries_of_tokens
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import offered
-from scaffold.draft.ways import ALL, unconditional
-from scaffold.syntax import FunctionNode, first_line, self_attribute, values_of
-from scaffold.tower.names import mentions
+from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.source import Module
 from scaffold.watch import Batch, Frame, Recording
 
@@ -30,19 +23,6 @@ _EXTRA = 8
 #: Names of precomputed embeddings, which are no pixels.
 EMBEDS = re.compile(r"_embeds$")
 SOUND = "audio"
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """The inputs with pixels of each drafted modality, and why others are left out.
-
-    `gated` are inputs that a processor may cut in another way than it was seen to; None where that does not matter.
-    """
-
-    pixels: Mapping[str, str]
-    left: str = ""
-    gated: tuple[str, ...] | None = ()
-    notes: tuple[Diagnostic, ...] = ()
 
 
 def seen(recording: Recording) -> str:
@@ -59,20 +39,21 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, found: Drafted) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out, for its reason or because nothing of them was recorded."""
-    seen = {batch.modality: found.left for batch in recording.batches if batch.modality not in found.pixels}
-    left = seen | {name: why for name, why in recording.missing.items() if name in MODALITIES}
-    help_text = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
-    helps = dict.fromkeys(left, help_text)
-    other = f"draft it {'without' if SOUND in found.pixels else 'with'} --audio: the plugin serves an adapter of each"
-    encoder = "sound" if SOUND in found.pixels else "images and videos"
-    for name in sorted(other_encoder(subject, found.pixels) - {*left}):
-        left[name], helps[name] = f"a descriptor captures one encoder, here that of {encoder}", other
-    place = subject.tree.span(subject.model.file, subject.model.place.line)
+def omitted(subject: Subject, recording: Recording, drafted: Collection[str], layout: str) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out: another part serves them, or nothing was recorded of them."""
+    nothing = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
+    alone = f"the drafted layout `{layout}` holds {' and '.join(drafted)} alone"
+    left = {batch.modality: (alone, nothing) for batch in recording.batches}
+    left |= {name: (reason, nothing) for name, reason in recording.missing.items() if name in MODALITIES}
+    encoder, option = ("sound", "without") if SOUND in drafted else ("images and videos", "with")
+    other = f"draft it {option} --audio: the plugin serves an adapter of each"
+    for name in sorted(other_encoder(subject, drafted)):
+        left.setdefault(name, (f"a descriptor captures one encoder, here that of {encoder}", other))
+    place = subject.tree.span(subject.file, subject.place.line)
     return tuple(
-        Diagnostic("VCG484", f"the modality `{name}` is left out: {why}", place, helps[name], Severity.WARNING)
-        for name, why in left.items()
+        Diagnostic("VCG484", f"the modality `{name}` is left out: {reason}", place, help_text, Severity.WARNING)
+        for name, (reason, help_text) in left.items()
+        if name not in drafted
     )
 
 
@@ -106,81 +87,16 @@ def pixel_keys(batch: Batch) -> set[str]:
     return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
 
 
-def embeds_of(subject: Subject, batch: Batch) -> str | None:
+def put_embeds(subject: Subject, batch: Batch, sheet: Sheet) -> None:
     """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
     declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
-    return next((key for key in declared if reads(subject, key)), None)
+    for key in [key for key in declared if reads(subject, key)][:1]:
+        sheet.put(f"modalities.{batch.modality}.embeds", key, why="as the processor declares it")
 
 
 def reads(subject: Subject, key: str) -> bool:
     """Whether the files of a model and of its bases have the name of an input."""
-    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.model.owner))
-
-
-# -- the entry ---------------------------------------------------------------------------------------------------------
-
-
-def entries_of(subject: Subject, frame: Frame) -> list[str]:
-    """Entries that lead to a call, the one to prefer first: what `embed_multimodal` hands on as it is, or all of it."""
-    narrow = _narrow_entry(subject, frame)
-    return [narrow, ALL] if narrow else [ALL]
-
-
-def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
-    """The call in `embed_multimodal`, if each argument is made of the batch alone."""
-    found = subject.program.method(subject.model.owner, "embed_multimodal")
-    if found is None or frame.part != "":
-        return None
-    node = waiting_call(frame, found[2])
-    if node is None or not unconditional(node, found[2]):
-        return None
-    variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
-    texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]
-    if None in texts or any(one.arg or ast.unparse(one.value) != variable for one in node.keywords):
-        return None
-    return f"{ast.unparse(node.func)}({', '.join([*map(str, texts), *['**inputs'] * len(node.keywords)])})"
-
-
-def _made_of_batch(subject: Subject, frame: Frame, function: FunctionNode, argument: ast.expr) -> str | None:
-    """An argument of a call, as made of the batch alone; an entry of a mapping by modalities, as that was made.
-
-    A variable that names the modality has the value of the run.
-    """
-    variable = function.args.kwarg.arg if function.args.kwarg else ""
-    inner = _maker(function, argument)
-    if isinstance(inner, ast.Subscript):
-        parsed, key = _maker(function, inner.value), ast.unparse(inner.slice)
-        key = next((repr(leaf.value) for leaf in frame.values if leaf.at == key), key)
-        name = self_attribute(parsed.func) if isinstance(parsed, ast.Call) else None
-        found = subject.program.method(subject.model.owner, name) if name is not None else None
-        if found is None:
-            return None
-        makers = [
-            (_maker(found[2], one.value), found[2].args.kwarg)
-            for one in ast.walk(found[2])
-            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
-            and ast.unparse(one.targets[0].slice) == key
-        ]  # fmt: skip
-        if len(makers) != 1 or makers[0][1] is None:
-            return None
-        inner, variable = makers[0][0], makers[0][1].arg
-    if mentions(inner) != {"self", variable}:
-        return None
-    return ast.unparse(inner).replace(f"**{variable}", "**inputs")
-
-
-def _maker(function: FunctionNode, value: ast.expr) -> ast.expr:
-    """The only value that a variable gets, or the expression itself; of a loop over items the entry of a key."""
-    if not isinstance(value, ast.Name):
-        return value
-    for loop in ast.walk(function):
-        over = loop.iter if isinstance(loop, ast.For) else None
-        if isinstance(loop, ast.For) and isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute):
-            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
-            if over.func.attr == "items" and len(names) == 2 and ast.unparse(names[1]) == value.id:
-                return ast.Subscript(over.func.value, names[0])
-    made = values_of(value.id, ast.walk(function))
-    return made[0] if len(made) == 1 else value
+    return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.owner))
 
 
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
@@ -202,22 +118,20 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
         at = f"fields.{field.key}"
         if field.kind == "batched":
             sheet.put(at, "batched", why="as the processor declares it")
-        elif field.kind == "flat":
+        elif field.kind == "flat" and not sheet.has(f"{at}.sizes"):
             sized = sized_by(batches, field.key, divided=grids and bool(EMBEDS.search(field.key)))
             if sized:
                 sheet.put(f"{at}.sizes", sized[0][0], why="its product is the length of each item")
                 if sized[0][1]:
                     sheet.put(f"{at}.{sized[0][1]}", sized[0][2], why="as the lengths of items show")
-            elif grids and (tokens := entries_of_tokens(subject, batches, field)) is not None:
-                sheet.put(f"{at}.sizes", tokens.grid, why=f"its columns say the length of each item: {tokens.count}")
             elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
-                sheet.obstacles += beyond(subject.tree, subject.model.place, what).diagnostics
+                sheet.refuse(subject.tree, subject.place, what)
 
 
 def _refused(subject: Subject) -> Iterator[str]:
     """The variables that the model asserts to be None, by the names of inputs: precomputed embeddings of some."""
-    for _, owner in subject.program.lineage(subject.model.owner):
+    for _, owner in subject.program.lineage(subject.owner):
         for node in ast.walk(owner):
             match node:
                 case ast.Assert(test=ast.Compare(ast.Name(id=name), [ast.Is()], [ast.Constant(value=None)])):
@@ -259,6 +173,18 @@ def sized_by(batches: Sequence[Batch], key: str, *, divided: bool = False) -> li
     # A number for each item says it before a grid does, whose product may be another one where there are more tiles.
     grids = {leaf.at for leaf in batches[0].inputs if len(leaf.shape) > 1}
     return sorted(found, key=lambda one: (bool(one[1]), one[0] in grids, one[0]))
+
+
+def token_side(counts: Sequence[tuple[int, int]], extras: Iterable[int] = (0,)) -> int:
+    """The side of the square of rows that becomes a token, by the rows and tokens of items; 0 where there is none.
+
+    All items may have as many tokens more, one of the `extras`. An image of one token may have other ones.
+    """
+    for extra in extras:
+        side = isqrt(counts[0][0] // max(counts[0][1] - extra, 1))
+        if side and all(rows == (tokens - extra) * side**2 or (extra and rows == side**2) for rows, tokens in counts):
+            return side
+    return 0
 
 
 def _products(batch: Batch, at: str) -> list[int]:

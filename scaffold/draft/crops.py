@@ -7,43 +7,38 @@ call to the last part that the model calls after it for both, or that call alone
 from __future__ import annotations
 
 from scaffold.descriptor.expressions import parse_call
-from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import Drafted, entries_of, line_of, reads
-from scaffold.draft.cut import Site, put_unit, rows_of, sites_of
+from scaffold.draft.common import line_of, reads
+from scaffold.draft.cut import Site, put_unit, sites_of, units_of
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, beyond
-from scaffold.draft.ways import as_reason, entry_to
+from scaffold.draft.sheet import Sheet
+from scaffold.draft.ways import entry_to
 from scaffold.watch import Recording
 
 _IMAGE, _EMBEDS = "image", "image_embeds"
 
 
-def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of crops but `model`, `layout` and `integration`.
-
-    None where no call gets whole images and crops of them. A way that the generator cannot take is an obstacle.
-    """
+def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether a call gets whole images and crops of them. A way that the generator cannot take is an obstacle."""
     batches = recording.of(_IMAGE)
     texts: dict[str, dict[str, Site]] = {}
     for site in sites_of(subject, recording, _IMAGE):
         if not site.made and not site.more:
             texts.setdefault(site.text, {})[batches[0].kind(site.pixels)] = site
-    refused: list[Diagnostic] = []
     for text, found in texts.items():
         if found.keys() != {"batched", "flat"}:
             continue
         whole, crops = found["batched"], found["flat"]
         later = [f"self.{part}" for part in reversed(whole.after) if part in crops.after]
-        rows, tokens = rows_of(batches[0], whole, crops), sum(leaf.shape[0] for leaf in batches[0].results)
+        units, tokens = units_of(batches[0]), sum(leaf.shape[0] for leaf in batches[0].results)
+        rows = sum(site.rows * units[site.pixels][0] for site in (whole, crops))
         if rows > tokens:  # a graph of that call would end before what makes tokens of them
             what = f"`{text}` gives {rows} rows of features for {tokens} tokens"
-            refused += beyond(subject.tree, whole.place, what).diagnostics
+            sheet.refuse(subject.tree, whole.place, what)
         ends = [*later, *([None] if rows <= tokens else [])]
         for through in ends:
-            entries = entries_of(subject, whole.way[0])
-            entry, problems = entry_to(subject, entries, parse_call(text), through=through)
-            refused += map(as_reason, problems)
+            entry, reasons = entry_to(subject, whole.way[0], parse_call(text), through=through)
             if not entry:
+                sheet.obstacles += reasons
                 continue
             sheet.put(f"modalities.{_IMAGE}.pixels", whole.pixels, whole.place, why="one for each item")
             sheet.put(f"modalities.{_IMAGE}.entry", entry, line_of(whole.way[0]))
@@ -56,6 +51,6 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
             sheet.put("forward.call", text, whole.place, crops.place)
             if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")
-            return Drafted({_IMAGE: whole.pixels}, "crops are of images", (whole.pixels, crops.pixels))
-    sheet.obstacles += refused
-    return None
+            sheet.obstacles.clear()  # of what was tried before
+            return True
+    return False

@@ -9,28 +9,23 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import prod
 
+from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
-from scaffold.descriptor.port import MODALITIES
+from scaffold.descriptor.port import ENCODE_METHODS, MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
-from scaffold.diagnostics import Diagnostic, Severity
-from scaffold.draft.common import (
-    Drafted,
-    entries_of,
-    function_of,
-    line_of,
-    pixel_keys,
-    waiting_call,
-)
-from scaffold.draft.explicit import put_explicit
+from scaffold.diagnostics import Diagnostic, DiagnosticError
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
-from scaffold.draft.ways import entry_to
-from scaffold.protocol import SourceTree, find_subclasses
+from scaffold.draft.sheet import Candidate, Sheet, SourceLine
+from scaffold.draft.unportable import dialect_of
+from scaffold.draft.ways import NOWHERE, entry_to, way_to
+from scaffold.protocol import find_subclasses
+from scaffold.protocol.dialect import Paths
 from scaffold.syntax import (
     assigned_to,
     call_name,
@@ -97,8 +92,11 @@ class Site:
     padded: bool = False
     short: bool = False
     layers: tuple[str, ...] = ()
-    #: Rows of the features of one unit, where the result is one tensor.
+    #: Rows of the features of one unit, where the result is one tensor, and the number of units.
     rows: int = 0
+    units: int = 0
+    #: The call of the model that leads to it, where one was looked for.
+    entry: str = ""
 
     @property
     def place(self) -> SourceLine:
@@ -110,20 +108,16 @@ class Site:
         return self.text, self.pixels, self.unit, self.axis, self.made, self.more
 
 
-def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a cut but `model`, `layout` and `integration`.
-
-    None where no call gets all pixels of a modality as units. A call that does, but that the generator cannot reach, is
-    an obstacle of the sheet.
-    """
+def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether a call gets all pixels of a modality as units. One that the generator cannot reach is an obstacle."""
     kept, refused = reached_sites(subject, recording)
     if not kept:
         sheet.obstacles += refused
-        return None
-    sites = [site for site, _ in kept.values()]
-    for name, (site, entry) in kept.items():
+        return False
+    sites = [*kept.values()]
+    for name, site in kept.items():
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
-        sheet.put(f"modalities.{name}.entry", entry, line_of(site.way[0]))
+        sheet.put(f"modalities.{name}.entry", site.entry, line_of(site.way[0]))
     put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     counts = ", ".join(str(units_of(batch)[sites[0].pixels][0]) for batch in batches)
@@ -140,86 +134,43 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted |
         sheet.put("forward.layers", sites[0].layers, sites[0].place, why="what the model takes of the list")
     others = [key for key in sheet.keys("forward.") if not key.startswith(("forward.call", "forward.with."))]
     if len(kept) == 1 and sites[0].raw and sites[0].given and not others and not sheet.has("pixels.padded"):
-        [(site, entry)] = kept.values()
-
-        def tokens(held: Call, whole: bool) -> str | None:
-            units = units_of(batches[0])[site.pixels][0]
-            rows = batches[0].results[0].shape[0] if whole else _rows_of(batches[0], held.path, units)
-            if rows is None:
-                return None
-            # An encoder may join two positions.
-            joined = [f"{text} // 2" for text in _of_spectrum(recording, 2 * rows)]
-            said = [*_of_spectrum(recording, rows), *joined]
-            return said[0] if said else tokens_of_unit(recording.numbers, rows, sheet)
-
-        put_explicit(subject, entry, site.text, tokens, _is_single(batches, site), site.place, sheet)
+        _put_explicit(subject, recording, next(iter(kept)), sites[0], sheet)
     if sites[0].layers:
         _put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
-    notes: tuple[Diagnostic, ...] = ()
-    if _of_sound(recording) and recording.configuration.get("is_encoder_decoder"):
-        notes = (_beyond_context(subject.tree, subject.model.place, max(leaf.shape[0] for leaf in batches[0].results)),)
-    pixels = {name: site.pixels for name, (site, _) in kept.items()}
-    return Drafted(pixels, "no call gets all of its pixels as units", tuple(pixels.values()), notes)
+    return True
 
 
 def reached_sites(
     subject: Subject, recording: Recording, modalities: Collection[str] = MODALITIES
-) -> tuple[dict[str, tuple[Site, str]], list[Diagnostic]]:
+) -> tuple[dict[str, Site], list[Diagnostic]]:
     """The call that gets all units of most modalities, with the entry of each, and what hinders those on the way."""
     found = {name: _of_one_input(sites_of(subject, recording, name)) for name in modalities if recording.of(name)}
     texts = list(dict.fromkeys(site.text for sites in found.values() for site in sites))
-    kept: dict[str, tuple[Site, str]] = {}
+    kept: dict[str, Site] = {}
     refused: list[Diagnostic] = []
     for text in sorted(texts, key=lambda text: -sum(any(s.text == text for s in sites) for sites in found.values())):
-        tried: dict[str, tuple[Site, str]] = {}
+        tried: dict[str, Site] = {}
         for name, sites in found.items():
             site = next((one for one in sites if one.text == text), None)
             if site is not None:
-                others = [other for _, other in tried.values()]
-                entries = entries_of(subject, site.way[0])
-                entry, problems = entry_to(subject, entries, parse_call(text), beside=others)
+                others = [other.entry for other in tried.values()]
+                entry, problems = entry_to(subject, site.way[0], parse_call(text), beside=others)
                 refused += problems
-                tried |= {name: (site, entry)} if entry else {}
+                tried |= {name: replace(site, entry=entry)} if entry else {}
         if len(tried) > len(kept):
             kept = tried
     return kept, refused
 
 
-def _beyond_context(tree: SourceTree, place: SourceLine, tokens: int) -> Diagnostic:
-    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467)."""
-    return Diagnostic(
-        "VCG467",
-        f"an item has {tokens} tokens in the recording, and vLLM chooses no budget above the context, which counts the "
-        "decoder's tokens alone",
-        tree.span(place.file, place.line),
-        f"give vLLM budgets: --compilation-config '{{\"encoder_cudagraph_token_budgets\": [{tokens}]}}'",
-        Severity.WARNING,
-    )
-
-
-def _rows_of(batch: Batch, path: str, units: int) -> int | None:
-    """The rows that a call of the model gives of each unit; None where its result is no table of them."""
-    shapes = [leaf.shape for _, leaf in results_of(batch, path)]
-    rows = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
-    return rows.pop() if len(rows) == 1 else None
-
-
-def _is_single(batches: Sequence[Batch], site: Site) -> bool:
-    """Whether each item was one unit, in batches of items of all sizes, and may be no other number of them."""
-    counted = all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
-    return counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
-
-
 def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
     """The subclasses with a method of their own on the way: another model, which the port leaves alone."""
-    tree, model = subject.tree, subject.model
     frames = (frame for site in sites for frame in site.way if frame.part == "")
     names = {frame.function.rpartition(".")[2] for frame in frames} - {_ENTRY}
     apart = [
         heir
-        for heir in find_subclasses(tree, model.module, model.class_name)
-        for owner in [find_class(tree.parse(heir.path), heir.class_name)]
+        for heir in find_subclasses(subject.tree, subject.module, subject.class_name)
+        for owner in [find_class(subject.tree.parse(heir.path), heir.class_name)]
         if owner is not None and any(find_method(owner, name) for name in names)
     ]
     if apart:
@@ -238,12 +189,79 @@ def results_of(batch: Batch, path: str) -> Iterator[tuple[set[str], Leaf]]:
             yield from ((made, leaf) for leaf in frame.results if leaf.at == "")
 
 
+# -- a port in a tree --------------------------------------------------------------------------------------------------
+
+
+def _put_explicit(subject: Subject, recording: Recording, modality: str, site: Site, sheet: Sheet) -> None:
+    """Fill in `explicit` of a call that gets the pixels as they are: a port in a tree that runs no code twice.
+
+    `scaffold.cut` looks for its methods as the generator will.
+    """
+    batches = recording.of(modality)
+    # Each item was one unit, in batches of items of all sizes, and may be no other number of them.
+    counted = all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
+    single = counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
+    what = modality if modality == SOUND else "image"
+    unit = unit_word(what, single=single)
+    after = f"_project_{what}_features" if single else f"_merge_{unit}_embeddings"
+    dialect = dialect_of(subject.tree)
+    # Where the protocol names no paths, an item may not be without tokens.
+    named = dialect is not None and dialect.paths is Paths.NAMED
+    found = _extracted(subject, site, after, ENCODE_METHODS[unit]) if named else None
+    if found is None:
+        return
+    held, follows, reads = found
+    whole = single and follows is not None and not reads
+    said = _tokens(recording, batches[0], site, None if whole else held.path, sheet)
+    if said is None:
+        return
+    sheet.put("explicit.call", held.text, site.place, why="what follows the encoder unit by unit, too")
+    sheet.put("explicit.tokens", said, why="what a graph gives of a unit, which `verify` counts")
+    if follows:
+        own = "the model's own method behind it"
+        sheet.put("explicit.after", follows, why="a name for the statements behind it" if follows == after else own)
+    if single:
+        sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
+
+
+def _extracted(
+    subject: Subject, site: Site, after: str, encode: str
+) -> tuple[Call, str | None, tuple[str, ...]] | None:
+    """The largest call that a graph can hold, the name of what follows it, and what that reads beside features.
+
+    It tries the largest call first, and no method for the statements behind it before one.
+    """
+    tree, encoder, entry = subject.tree, parse_call(site.text), parse_call(site.entry)
+    way = way_to(subject, [site.entry], encoder)
+    family = tuple(subject.program.lineage(subject.owner))
+    beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
+    calls = [call for call in find_calls(tree, way, beside) if call != encoder]
+    for call in (*reversed(calls), encoder):
+        for name in (None, *find_tails(tree, family, way), after):
+            with suppress(DiagnosticError):
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
+                if isinstance(found, Extraction):
+                    return call, name, found.arguments
+    return None
+
+
+def _tokens(recording: Recording, batch: Batch, site: Site, path: str | None, sheet: Sheet) -> str | None:
+    """The tokens that a call of the model gives of a unit, or without a `path` what the whole model gives of an item.
+
+    None where the call's result is no table of them, or where nothing says their number.
+    """
+    units = units_of(batch)[site.pixels][0]
+    shapes = [leaf.shape for _, leaf in results_of(batch, path)] if path else []
+    tables = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
+    if path and len(tables) != 1:
+        return None
+    rows = tables.pop() if path else batch.results[0].shape[0]
+    # An encoder may join two positions.
+    said = [*_of_spectrum(recording, rows), *(f"{text} // 2" for text in _of_spectrum(recording, 2 * rows))]
+    return said[0] if said else tokens_of_unit(recording.numbers, rows, sheet)
+
+
 # -- the call ----------------------------------------------------------------------------------------------------------
-
-
-def rows_of(batch: Batch, *sites: Site) -> int:
-    """The rows of the features of all units of a batch."""
-    return sum(site.rows * units_of(batch)[site.pixels][0] for site in sites)
 
 
 def _of_one_input(sites: Sequence[Site]) -> list[Site]:
@@ -273,16 +291,16 @@ def sites_of(subject: Subject, recording: Recording, modality: str) -> list[Site
 def _of_batch(subject: Subject, recording: Recording, batch: Batch) -> Iterator[Site]:
     """The calls that get all units of an input, in one or several runs."""
     shapes = units_of(batch)
-    pieces: dict[tuple[object, ...], list[tuple[Site, int]]] = {}
+    pieces: dict[tuple[object, ...], list[Site]] = {}
     looked: set[int] = set()
     layers = {f"{repeated.name}.0" for repeated in recording.repeated}
     for call in [one for one in batch.calls if one.part in layers] or batch.calls:
         for index in [index for index in batch.chain(call.frame) if index not in looked]:
             looked.add(index)
-            for site, count in _pieces(subject, batch, shapes, index):
-                pieces.setdefault(site.form, []).append((site, count))
+            for site in _pieces(subject, batch, shapes, index):
+                pieces.setdefault(site.form, []).append(site)
     for group in pieces.values():
-        site, total = group[0][0], sum(count for _, count in group)
+        site, total = group[0], sum(one.units for one in group)
         count, leaves = shapes[site.pixels][0], batch.given(site.pixels)
         axes = [leaf.shape[: len(leaf.shape) - len(site.unit)] for leaf in leaves]
         # All items may be padded to the most units of one, in several tensors or in an axis of one.
@@ -305,10 +323,8 @@ def units_of(batch: Batch) -> dict[str, tuple[int, _Shape]]:
     return found
 
 
-def _pieces(
-    subject: Subject, batch: Batch, shapes: Mapping[str, tuple[int, _Shape]], index: int
-) -> Iterator[tuple[Site, int]]:
-    """The call of a frame with the number of its units, if it gets constants otherwise and gives each unit a row."""
+def _pieces(subject: Subject, batch: Batch, shapes: Mapping[str, tuple[int, _Shape]], index: int) -> Iterator[Site]:
+    """The call of a frame, if it gets units and constants, and gives each unit a row."""
     frame = batch.frames[index]
     node = _call(frame)
     number = next((n for n, call in enumerate(batch.calls) if call.frame == index), None)
@@ -347,8 +363,11 @@ def _pieces(
         raw = any(one.key == key for one in given[name].sources)
         inputs = all(form is not None and any(one.key == of for one in given[of].sources) for of, form in more)
         result = taken[0] if taken is not None else None
-        site = Site(text, key, unit, way, axis, made, more, result, after, raw, inputs, layers=layers)
-        yield replace(site, rows=prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0), shape[axis]
+        rows = prod(results[0].shape[axis + 1 : -1]) if len(results) == 1 else 0
+        yield Site(
+            text, key, unit, way, axis, made, more, result, after, raw, inputs,
+            layers=layers, rows=rows, units=shape[axis],
+        )  # fmt: skip
         return
 
 
@@ -488,7 +507,7 @@ def _put_joined_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
         what = "columns of the embeddings, which the model makes of several layers side by side"
         counts = " + ".join(f"len(self.{one.name})" for one in lists)
         candidate = Candidate(f"{wide[0]} * ({counts})", "the results of these parts beside each other")
-        sheet.ask(Question("output.hidden_size", what, (candidate,)))
+        sheet.ask("output.hidden_size", what, [candidate])
 
 
 def _layer(function: ast.AST, index: ast.expr) -> str | None:
@@ -563,9 +582,7 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     """
     what = f"a size of a unit: {value} in the recording"
     texts = _of_spectrum(recording, value) or _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
-    asked = (question.key for question in sheet.questions if question.what == what)
-    same = (key for key in sheet.keys("let.") if sheet.value(key) in texts[:1])
-    known = next(chain(asked, same), None)
+    known = next((key for key in sheet.keys("let.") if sheet.value(key) in texts[:1]), None)
     if known is not None:
         return known.removeprefix("let.")
     if texts and "side //" in texts[0]:
@@ -576,8 +593,8 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     if len(texts) == 1:
         sheet.put(f"let.{name}", texts[0], why=what)
     else:
-        candidates = (*texts[:5], str(value))
-        sheet.ask(Question(f"let.{name}", what, tuple(Candidate(one, f"{value} there") for one in candidates)))
+        candidates = (Candidate(one, f"{value} there") for one in (*texts[:5], str(value)))
+        sheet.ask(f"let.{name}", what, candidates)
     return name
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.common import SOUND, Drafted, omitted, other_encoder, pixel_keys, put_fields, seen
+from scaffold.draft.common import SOUND, omitted, other_encoder, pixel_keys, put_fields, seen
 from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
-from scaffold.draft.locate import Subject, registered_name, subject_of, unfollowed_bases
+from scaffold.draft.locate import Subject, locate, registered_name, unfollowed_bases
 from scaffold.draft.loop import draft_layers, draft_loop
 from scaffold.draft.numbers import put_width
 from scaffold.draft.packed import draft_packed
@@ -21,9 +21,8 @@ from scaffold.draft.ported import fitting_mixin, has_port, hosted_mixin
 from scaffold.draft.rows import CHUNK, draft_rows
 from scaffold.draft.sheet import Beyond, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tiles import draft_tiles
-from scaffold.draft.unportable import dialect_of, offered, refuse_unportable, too_early
+from scaffold.draft.unportable import lacking, offered, refuse_unportable
 from scaffold.protocol import tree_name
-from scaffold.protocol.dialect import Postprocess
 from scaffold.protocol.tree import SourceTree
 from scaffold.watch import Recording
 
@@ -64,55 +63,53 @@ def draft_descriptor(
     about it that no descriptor expresses (VCG483), or why it has not run (VCG489). Where a base cannot be followed,
     that is the reason (VCG497).
     """
-    subject = subject_of(tree, reference)
+    subject = locate(tree, reference)
     refuse_unportable(subject)
     if not recording.batches:
         why = f"the model ran on nothing: {'; '.join(recording.missing.values())}"
-        raise undrafted(tree, reference, [_not_run(subject, why)], recording)
+        raise _no_draft(subject, [_not_run(subject, why)], recording)
     refused: list[Diagnostic] = []
-    dialect = dialect_of(tree)
-    cuts = dialect is not None and dialect.postprocess is not Postprocess.NONE
+    missing = lacking(tree)
     for name, why, draft in _LAYOUTS:
-        if layout not in (None, name) or (name in _CUTS and not cuts):
+        if layout not in (None, name) or name in missing:
             continue
         sheet = Sheet(dict(answers or {}))
         _put_model(subject, sheet)
+        found = False
         try:
             found = draft(subject, recording, sheet)
         except Beyond as met:
             sheet.obstacles += met.diagnostics
-            found = None
-        if found is not None:
+        if found:
             sheet.put("layout", name, why=why)
-            _put_rest(subject, recording, found, sheet)
+            _put_rest(subject, recording, sheet)
         refused += sheet.obstacles
-        if found is not None and not sheet.obstacles:
-            return _finished(subject, recording, sheet, found)
-    reason = seen(recording) if cuts else "this release has no graphs of cuts"
-    refused = refused or list(beyond(tree, subject.model.place, reason).diagnostics)
+        if found and not sheet.obstacles:
+            return _finished(subject, recording, sheet)
+    refused = refused or list(beyond(tree, subject.place, seen(recording)).diagnostics)
     # The layouts that the protocol of the tree lacks: the model is not to blame.
-    later = too_early(tree)
+    later = tuple(f"{kind.name} came with vLLM {kind.first}" for kind in dict.fromkeys(missing.values()))
     refused = [replace(one, notes=(*one.notes, *later)) if one.code == "VCG483" else one for one in refused]
-    reasons = tuple(dict.fromkeys(refused))
-    found_out = tuple(_unfollowed(subject, reasons)) or reasons
-    raise NoDraft(found_out, _start(subject, found_out, recording))
+    raise _no_draft(subject, dict.fromkeys(refused), recording)
 
 
-def undrafted(
-    tree: SourceTree, reference: str, reasons: Iterable[Diagnostic] = (), recording: Recording | None = None
-) -> NoDraft:
+def undrafted(tree: SourceTree, reference: str, reasons: Iterable[Diagnostic] = ()) -> NoDraft:
     """That a model which did not run gets no draft, with what is known of it. Without a reason: nothing may run."""
-    subject = subject_of(tree, reference)
-    why = tuple(reasons) or (_not_run(subject, "nothing may be run"),)
-    why = tuple(_unfollowed(subject, why)) or why
-    return NoDraft(why, _start(subject, why, recording))
+    subject = locate(tree, reference)
+    return _no_draft(subject, tuple(reasons) or (_not_run(subject, "nothing may be run"),), None)
+
+
+def _no_draft(subject: Subject, reasons: Iterable[Diagnostic], recording: Recording | None) -> NoDraft:
+    """With the reasons, or the bases that cannot be followed, where there are any, and what is known of the model."""
+    against = tuple(_unfollowed(subject, reasons)) or tuple(reasons)
+    return NoDraft(against, _start(subject, against, recording))
 
 
 def _not_run(subject: Subject, reason: str) -> Diagnostic:
     return Diagnostic(
         "VCG489",
         f"no draft: {reason}",
-        subject.tree.span(subject.model.file, subject.model.place.line),
+        subject.tree.span(subject.file, subject.place.line),
         "a draft says what a run showed: build the model with --recipe, --config or --set, or write the descriptor by "
         "hand, from the file that -o FILE leaves",
     )
@@ -120,26 +117,25 @@ def _not_run(subject: Subject, reason: str) -> Diagnostic:
 
 def refuse_model(tree: SourceTree, reference: str) -> None:
     """Raise VCG480 to VCG483 for a reference to no model, or to one that no layout will ever express."""
-    refuse_unportable(subject_of(tree, reference))
+    refuse_unportable(locate(tree, reference))
 
 
 def _unfollowed(subject: Subject, why: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
-    model = subject.model
-    return unfollowed_bases(subject.tree, subject.program, (model.owner, model.processor, model.info), why)
+    return unfollowed_bases(subject.tree, subject.program, (subject.owner, subject.processor, subject.info), why)
 
 
-def _draft_explicit_cut(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
+def _draft_explicit_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     """A cut whose port runs no code of the model twice: its port is smaller than one of tiles."""
-    found = draft_cut(subject, recording, sheet)
-    return found if sheet.has("explicit.call") else None
+    return draft_cut(subject, recording, sheet) and sheet.has("explicit.call")
 
 
-#: Layouts whose graphs hold the encoder alone, which not every protocol can express.
-_CUTS = ("cut", "crops")
 #: Layouts whose descriptor says how each input lies in a batch.
-_FIELDS = (*_CUTS, "rows")
-#: Layouts that are drafted, the one to prefer first. Each says None, perhaps with obstacles, of a model that is not of
-#: its kind.
+_FIELDS = ("cut", "crops", "rows")
+#: Layouts whose items have as many rows as the processor makes, however it cuts its input.
+_COUNTED = ("packed", "rows")
+#: Layouts that are drafted, the one to prefer first, each with what a run shows of its models. A draft fills in the
+#: sections of its layout but `model`, `layout`, `fields`, `output`, `gates` and `integration`, and says whether the
+#: model is of its kind. Obstacles say why it nearly is.
 _LAYOUTS = (
     ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_packed),
     ("cut", "units of one shape enter one call", _draft_explicit_cut),
@@ -152,45 +148,46 @@ _LAYOUTS = (
 )
 
 
-def _put_rest(subject: Subject, recording: Recording, found: Drafted, sheet: Sheet) -> None:
+def _put_rest(subject: Subject, recording: Recording, sheet: Sheet) -> None:
     """Fill in what all layouts have alike: how inputs lie in a batch, the width of embeddings, and the gate."""
-    batches = [recording.of(name) for name in found.pixels]
-    for one in batches if sheet.value("layout") in _FIELDS else ():
+    layout, batches = sheet.value("layout"), [recording.of(name) for name in sheet.pixels]
+    for one in batches if layout in _FIELDS else ():
         put_fields(subject, one, sheet)
-    if batches and not sheet.has("output.hidden_size"):
+    if not sheet.has("output.hidden_size"):
         put_width(recording, batches[0][0], sheet)
-    if found.gated is not None:
-        put_gate(subject, found.gated, sheet)
+    # The frames of a chunk may become fewer tokens than its rows say.
+    if layout not in _COUNTED or CHUNK in sheet.pixels:
+        put_gate(subject, [sheet.value(key) for key in sheet.keys("") if key.endswith(".pixels")], sheet)
 
 
-def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Drafted) -> Draft:
+def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
     """The draft of a sheet that has its layout."""
-    tree, model = subject.tree, subject.model
+    tree = subject.tree
     # A chunk is an image where a test of the port brings one.
-    draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in found.pixels), recording)
-    of_two = SOUND in found.pixels and bool(other_encoder(subject, found.pixels))
+    draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in sheet.pixels), recording)
+    of_two = SOUND in sheet.pixels and bool(other_encoder(subject, sheet.pixels))
     # Those are of images: a port of sound is beside them.
     port, mixin = (None, None) if of_two else (has_port(subject), hosted_mixin(subject))
     fits = port is None and mixin is None and sheet.value("layout") == "packed"
-    if fits and (proposed := fitting_mixin(subject, found.pixels.values())) is not None:
+    if fits and (proposed := fitting_mixin(subject, sheet.pixels.values())) is not None:
         name, place, why = proposed
         sheet.put("model.mixin", name, place, why=why)
     title = [
-        f"{model.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
+        f"{subject.class_name}: drafted from a run in {tree_name(tree)}. Comments name the line that shows a value.",
         *([f"{port.message}, which was not looked at: `new` replaces it with --replace."] if port else []),
         *([f"`new` writes the methods that its base {mixin} leaves to it, and no other."] if mixin else []),
         *(["What says TODO is open: `vitcg-scaffold validate` lists it."] if sheet.open else []),
     ]
-    unused = tuple(key for key in sheet.answers if key not in sheet.used)
+    asked = {question.key for question in sheet.questions}
     return Draft(
-        file_name(model.file) + f"_{SOUND}" * of_two,
+        file_name(subject.file) + f"_{SOUND}" * of_two,
         sheet.text(title),
         tuple(sheet.questions),
         sheet.open,
-        unused,
+        tuple(key for key in sheet.answers if key not in asked),
         (
-            *found.notes,
-            *omitted(subject, recording, found),
+            *_beyond_context(subject, recording, sheet),
+            *omitted(subject, recording, sheet.pixels, sheet.value("layout")),
             *(
                 replace(one, message=f"{one.message}. What it overrides was not looked at", severity=Severity.WARNING)
                 for one in _unfollowed(subject)
@@ -200,12 +197,26 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet, found: Draft
     )
 
 
+def _beyond_context(subject: Subject, recording: Recording, sheet: Sheet) -> Iterator[Diagnostic]:
+    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467)."""
+    if SOUND not in sheet.pixels or not recording.configuration.get("is_encoder_decoder"):
+        return
+    tokens = max(leaf.shape[0] for leaf in recording.of(SOUND)[0].results)
+    yield Diagnostic(
+        "VCG467",
+        f"an item has {tokens} tokens in the recording, and vLLM chooses no budget above the context, which counts the "
+        "decoder's tokens alone",
+        subject.tree.span(subject.file, subject.place.line),
+        f"give vLLM budgets: --compilation-config '{{\"encoder_cudagraph_token_budgets\": [{tokens}]}}'",
+        Severity.WARNING,
+    )
+
+
 def _put_model(subject: Subject, sheet: Sheet) -> None:
-    model = subject.model
     sheet.put("schema", 1)
-    sheet.put("model.module", model.module, model.found)
-    sheet.put("model.class", model.class_name, model.place)
-    if (registered := registered_name(subject.tree, model)) is not None:
+    sheet.put("model.module", subject.module, subject.found)
+    sheet.put("model.class", subject.class_name, subject.place)
+    if (registered := registered_name(subject)) is not None:
         sheet.put("model.architecture", *registered)
 
 
@@ -218,26 +229,22 @@ def _start(subject: Subject, against: tuple[Diagnostic, ...], recording: Recordi
         reason = found.message.removeprefix("the model is beyond the layouts: ")
         at = f"{SourceLine(subject.tree.relative(found.span.file), found.span.line)}: " if found.span else ""
         reasons.append("; ".join((f"{at}{reason}", *found.notes)))
-    ran = recording is not None and bool(recording.batches)
-    what = "no layout fits the model as it is written" if ran else "nothing shows it, since the model did not run"
-    sheet.ask(Question("layout", what, (), tuple(reasons)))
+    batches = recording.batches if recording is not None else ()
+    what = "no layout fits the model as it is written" if batches else "nothing shows it, since the model did not run"
+    sheet.ask("layout", what, (), *reasons)
     inputs: dict[str, str] = {}
-    names = [name for name in MODALITIES if name in offered(subject)] or ["image"]
-    if recording is not None and ran:
-        names = list(dict.fromkeys(batch.modality for batch in recording.batches if batch.modality in MODALITIES))
-        for batch in recording.batches:
-            inputs |= {field.key: f"input `{field.key}`: {field.kind}, of {field.modality}" for field in batch.fields}
-            keys = sorted(pixel_keys(batch))
-            if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
-                sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
-    draft_integration(sheet, subject, tuple(names or ["image"]), recording)
+    known = {batch.modality for batch in batches} or offered(subject)
+    names = [name for name in MODALITIES if name in known] or ["image"]
+    for batch in batches:
+        inputs |= {field.key: f"input `{field.key}`: {field.kind}, of {field.modality}" for field in batch.fields}
+        keys = sorted(pixel_keys(batch))
+        if keys and batch.modality in names and not sheet.has(f"modalities.{batch.modality}.pixels"):
+            sheet.put(f"modalities.{batch.modality}.pixels", keys[0], why="the first input of floating point")
+    draft_integration(sheet, subject, tuple(names), recording)
+    how = "Change the lines below and run `init` again" if batches else "Build it with --recipe, --config or --set"
     title = (
-        f"{subject.model.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
-        *(
-            ("Change the lines below and run `init` again, or write the sections of a layout by hand:",)
-            if ran
-            else ("Build it with --recipe, --config or --set, or write the sections of a layout by hand:",)
-        ),
+        f"{subject.class_name}: what {tree_name(subject.tree)} tells of it. It has no layout: this is no port.",
+        f"{how}, or write the sections of a layout by hand:",
         "`vitcg-scaffold validate --schema` has their keys, docs/concepts.md says what each layout can express.",
         *inputs.values(),
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Sheet, SourceLine
 
 _SHARDS = "supports_encoder_tp_data"
 #: Methods of a processor that say how a batch is cut into items.
@@ -24,8 +24,7 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
             other, place, asked = found
             candidate = _own_switch(subject, asked) if asked is not None else None
             question = f"the condition under which `{key}` is cut as drafted, and not {other} as at {place}"
-            candidates = (candidate,) if candidate else ()
-            sheet.ask(Question("gates.modalities", question, candidates, (f"{place}: the other way",)))
+            sheet.ask("gates.modalities", question, filter(None, [candidate]), f"{place}: the other way")
             return
     said = next((one for one in subject.assigned() if isinstance(one[1], ast.Name) and one[1].id == _SHARDS), None)
     if said is None or ast.unparse(said[2]) != "True":
@@ -38,7 +37,7 @@ def put_gate(subject: Subject, keys: Sequence[str], sheet: Sheet) -> None:
             return
     question = "the condition under which the encoder is not data-parallel"
     candidate = Candidate("not self.use_data_parallel", "what most models call it")
-    sheet.ask(Question("gates.modalities", question, (candidate,), (f"{shards}: the class supports it",)))
+    sheet.ask("gates.modalities", question, [candidate], f"{shards}: the class supports it")
 
 
 def _ways(subject: Subject, key: str, drafted: str) -> tuple[str, SourceLine, ast.expr | None] | None:
@@ -47,7 +46,7 @@ def _ways(subject: Subject, key: str, drafted: str) -> tuple[str, SourceLine, as
     None where no branches of the processor's code cut the input in two ways, one as drafted. The condition is None
     where the other way is what else is done.
     """
-    processor = subject.model.processor
+    processor = subject.processor
     names = {name for name in subject.program.members(processor) if name.endswith(_FIELDS)}
     for module, _, method in filter(None, (subject.program.method(processor, name) for name in sorted(names))):
         for node in (node for node in ast.walk(method) if isinstance(node, ast.If)):
@@ -72,7 +71,7 @@ def _cuts(block: Sequence[ast.stmt], key: str) -> Iterator[tuple[str, int]]:
 def _own_switch(subject: Subject, asked: ast.expr) -> Candidate | None:
     """The model's attribute for the condition that its processor asks of its `info`: the same function makes both."""
     name = ast.unparse(asked).removeprefix("self.info.")
-    found = subject.program.method(subject.model.info, name) if subject.model.info is not None else None
+    found = subject.program.method(subject.info, name) if subject.info is not None else None
     returned = [node.value for node in ast.walk(found[2]) if isinstance(node, ast.Return)] if found else []
     makers = [ast.unparse(value.func) for value in returned if isinstance(value, ast.Call)]
     for owner, target, value in subject.assigned() if len(returned) == len(makers) == 1 else ():

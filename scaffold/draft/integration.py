@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft.locate import Located, Subject
+from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import find_example_list, find_test_registry
 from scaffold.protocol.tree import SourceTree
@@ -51,11 +51,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     """
     if not _PROMPTS.keys() & set(modalities):
         return
-    checkpoint = _checkpoint(
-        subject.tree, [name for name, generates in subject.model.architectures.items() if generates]
-    )
+    checkpoint = _checkpoint(subject.tree, [name for name, generates in subject.architectures.items() if generates])
     placeholders: Mapping[str, str] = recording.placeholders if recording is not None else {}
-    example = _example(subject.tree, subject.model)
+    example = _example(subject)
     shown = placeholders.get("image", placeholders.get("video"))  # the example of a model of videos alone shows one
     template = _template(example, shown) if example else None
     if template is not None:
@@ -63,7 +61,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         architecture, name, keywords, place = checkpoint
-        sheet.put(f"{at}.key", file_name(subject.model.file))
+        sheet.put(f"{at}.key", file_name(subject.file))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
@@ -82,7 +80,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         for option in ("trust_remote_code", "revision"):
             if isinstance(given := keywords.get(option), (str, bool)):
                 sheet.put(f"{at}.runner_kwargs.{option}", given, place)
-    for number, line in list(_listed(subject.tree, subject.model.architectures))[:1]:
+    for number, line in list(_listed(subject.tree, subject.architectures))[:1]:
         families = [name.strip() for cell in line.split("|")[2:3] for name in cell.split(",") if name.strip()]
         if families:
             sheet.put("integration.docs.models", families, SourceLine(_TABLE, number))
@@ -171,9 +169,9 @@ def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str
             yield number, line
 
 
-def _example(tree: SourceTree, model: Located) -> _Example | None:
+def _example(subject: Subject) -> _Example | None:
     """The offline example of a model: the one that loads a checkpoint of it, or that is called after its module."""
-    anchor = None
+    tree, anchor = subject.tree, None
     with suppress(DiagnosticError):
         anchor = find_example_list(tree)
     if anchor is None:
@@ -185,16 +183,16 @@ def _example(tree: SourceTree, model: Located) -> _Example | None:
         if isinstance(value, ast.Name) and value.id in functions and key.value in anchor.example_keys
     ]
     # Checkpoints of the architectures in the tests' registry and in the documentation's table.
-    names = model.architectures
+    names = subject.architectures
     known = {name for key, value in _entries(tree, _CHECKPOINTS) if key.value in names for name in strings(value)}
     known |= {name for _, line in _listed(tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", line)}
     known = {name for name in known if name.count("/") == 1}
-    stem = file_name(model.file)
+    stem = file_name(subject.file)
     named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
     loading = [example for example in examples if known & strings(example.function)]
     if len(loading) > 1:
         loading = [example for example in loading if example in named]
-    if not loading and any(model.architectures.values()):
+    if not loading and any(names.values()):
         loading = named
     return loading[0] if len(loading) == 1 else None
 

@@ -42,21 +42,26 @@ _TASK = re.compile(r"(?<=.)(For[A-Z]\w*|ChatModel|Model)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """A model class and what its processor is made of. `found` is where the architecture (or the class) stands.
+class Subject:
+    """A model class of a tree and what its processor is made of. `found` is where its architecture, or it, stands.
 
     `architectures` has the given name, the class's own and those of the registry, in this order, and whether each
     generates text. `module` is as a descriptor names it: bare below the models folder, dotted elsewhere.
     """
 
+    tree: SourceTree
+    program: Program
     architectures: Mapping[str, bool]
     module: str
-    file: str
     owner: Owner
     found: SourceLine
     processor: Owner
     processor_place: SourceLine
     info: Owner | None
+
+    @property
+    def file(self) -> str:
+        return self.owner[0].file
 
     @property
     def class_name(self) -> str:
@@ -66,54 +71,38 @@ class Located:
     def place(self) -> SourceLine:
         return SourceLine(self.file, self.owner[1].lineno)
 
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model of a tree."""
-
-    tree: SourceTree
-    program: Program
-    model: Located
-
     def assigned(self) -> Iterator[tuple[Module, ast.expr, ast.expr]]:
         """The targets of assignments in the model's class and its bases, each with its module and its value."""
-        for module, cls in self.program.lineage(self.model.owner):
+        for module, cls in self.program.lineage(self.owner):
             for node in ast.walk(cls):
                 value = getattr(node, "value", None)
                 yield from ((module, target, value) for target in assigned_to(node) if value is not None)
 
 
-def subject_of(tree: SourceTree, reference: str) -> Subject:
-    """The model that a reference means. Raises what `locate` raises."""
-    program = Program(tree)
-    return Subject(tree, program, locate(tree, program, reference))
-
-
-def locate(tree: SourceTree, program: Program, reference: str) -> Located:
+def locate(tree: SourceTree, reference: str) -> Subject:
     """The model that `reference` means: an architecture of the registry, `FILE` or `FILE:CLASS`.
 
     A file below the models folder may go by its name alone, with `.py` or without, and an architecture by what no other
     has in its name. Raises VCG480 (no such architecture), VCG481 (no multimodal model class), VCG482 (a file of another
     tree), VCG497 (a base that cannot be followed, where no other code of the class has what is looked for).
     """
+    program = Program(tree)
     given, _, cls = reference.partition(":")
     name = given.removesuffix(".py")
     if name.isidentifier() and not tree.exists(given) and tree.exists(f"{_MODELS}/{name}.py"):
         reference = f"{_MODELS}/{name}.py{':' * bool(cls)}{cls}"
     reference = _in_package(tree, reference)
     if "/" in reference or "\\" in reference or reference.partition(":")[0].endswith(".py"):
-        file, class_name, found = _by_file(tree, program, reference)
+        owner, found = _by_file(tree, program, reference)
     else:
         reference = _architecture(tree, reference)
-        file, class_name, found = _by_architecture(tree, program, reference)
-    module = program.module(file)
-    assert module is not None, "found above"
-    owner = (module, module.top_classes[class_name])
+        owner, found = _by_architecture(tree, program, reference)
+    module, class_name = owner[0], owner[1].name
     if program.method(owner, _EMBED) is None:
         problem = Diagnostic(
             "VCG481",
             f"`{class_name}` is no multimodal model: it has no `{_EMBED}`",
-            tree.span(file, owner[1].lineno),
+            tree.span(module.file, owner[1].lineno),
             "name a class with `embed_multimodal` and a processor that is registered with MULTIMODAL_REGISTRY",
         )
         raise DiagnosticError(unfollowed_bases(tree, program, [owner]) or [problem])
@@ -126,9 +115,9 @@ def locate(tree: SourceTree, program: Program, reference: str) -> Located:
     names = _names(tree, program, owner)
     if reference in names:
         names = {reference: names[reference]} | names
-    path = Path(file)
+    path = Path(module.file)
     name = path.stem if path.parent.as_posix() == _MODELS else ".".join(path.with_suffix("").parts)
-    return Located(names, name, file, owner, found, processor, place, info)
+    return Subject(tree, program, names, name, owner, found, processor, place, info)
 
 
 def unfollowed_bases(
@@ -180,15 +169,19 @@ def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
     """A class's own name and those of the registry, and whether the registry has it among models that generate text."""
     known = read_registry(tree) if tree.exists(REGISTRY) else {}
     named = ((name, entry) for name, entry in known.items() if entry.class_name == owner[1].name)
-    found = {name: entry.table in _GENERATING for name, entry in named if _class_of(tree, program, entry) == owner}
+    found = {
+        name: entry.table in _GENERATING
+        for name, entry in named
+        if class_at(tree, program, f"{entry.dotted}.{entry.class_name}") == owner
+    }
     return {owner[1].name: any(found.values())} | found
 
 
-def registered_name(tree: SourceTree, model: Located) -> tuple[str, SourceLine] | None:
+def registered_name(subject: Subject) -> tuple[str, SourceLine] | None:
     """The architecture of a class that the registry has under another name than its own; the first of several."""
-    known = read_registry(tree) if tree.exists(REGISTRY) else {}
-    names = [name for name in model.architectures if name in known]
-    if not names or model.class_name in names:
+    known = read_registry(subject.tree) if subject.tree.exists(REGISTRY) else {}
+    names = [name for name in subject.architectures if name in known]
+    if not names or subject.class_name in names:
         return None
     return names[0], SourceLine(REGISTRY, known[names[0]].line)
 
@@ -198,13 +191,8 @@ def served_classes(owner: Owner) -> set[str]:
     module, cls = owner
     new = find_method(cls, "__new__")
     read = mentions(new) if new is not None else set()
-    tables = [
-        node.value
-        for node in module.tree.body
-        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id in read for to in node.targets)
-    ]
-    named = {name for table in tables for name in mentions(table)}
-    return named & module.classes.keys()
+    tables = (table for name in read for table in values_of(name, module.tree.body))
+    return {name for table in tables for name in mentions(table)} & module.classes.keys()
 
 
 def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diagnostic:
@@ -236,18 +224,22 @@ def _without_processor(tree: SourceTree, program: Program, owner: Owner) -> Diag
 def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
-    found = []
-    for name, entry in read_registry(tree).items():
-        owner = _class_of(tree, program, entry)
-        if owner is not None and program.method(owner, _EMBED) is not None and _processor(program, owner) is not None:
-            found.append(name)
-    return found
+    listed = read_registry(tree).items()
+    owners = [(name, class_at(tree, program, f"{entry.dotted}.{entry.class_name}")) for name, entry in listed]
+    return [name for name, owner in owners if owner is not None and _is_model(program, owner)]
 
 
-def _class_of(tree: SourceTree, program: Program, entry: RegisteredModel) -> Owner | None:
-    path = module_file(tree, entry.dotted)
+def _is_model(program: Program, owner: Owner) -> bool:
+    """Whether a class is a multimodal model."""
+    return program.method(owner, _EMBED) is not None and _processor(program, owner) is not None
+
+
+def class_at(tree: SourceTree, program: Program, dotted: str) -> Owner | None:
+    """The class of the tree with this path of its module and its name."""
+    module, _, name = dotted.rpartition(".")
+    path = module_file(tree, module)
     home = program.module(path) if path else None
-    found = program.resolve(home, entry.class_name) if home else None
+    found = program.resolve(home, name) if home else None
     return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
 
@@ -264,9 +256,9 @@ def _architecture(tree: SourceTree, name: str) -> str:
     return meant[0]
 
 
-def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str, str, SourceLine]:
+def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[Owner, SourceLine]:
     entry = read_registry(tree)[name]
-    found = _class_of(tree, program, entry)
+    found = class_at(tree, program, f"{entry.dotted}.{entry.class_name}")
     if entry.table != MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
         message = f"`{name}` is not multimodal: the registry lists it under `{entry.table}`"
         help_text = "name a model with a vision encoder: only that can get encoder graphs"
@@ -275,7 +267,7 @@ def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[str
         message = f"`{name}` should be the class `{entry.class_name}` of `{entry.dotted}`, which is not in the tree"
         help_text = "check that the tree is complete, or name the model's file"
         raise DiagnosticError.of("VCG481", message, tree.span(REGISTRY, entry.line), help_text)
-    return found[0].file, found[1].name, SourceLine(REGISTRY, entry.line)
+    return found, SourceLine(REGISTRY, entry.line)
 
 
 def _removed(tree: SourceTree, name: str) -> Diagnostic | None:
@@ -329,24 +321,19 @@ def _stem(architecture: str) -> str:
     return "".join(character for character in _TASK.sub("", architecture).lower() if character.isalnum())
 
 
-def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[str, str, SourceLine]:
+def _by_file(tree: SourceTree, program: Program, reference: str) -> tuple[Owner, SourceLine]:
     path, _, class_name = reference.rpartition(":") if ".py:" in reference else (reference, "", "")
     file = _inside(tree, path)
     module = program.module(file)
     if module is None:
         tree.parse(file)  # raises what is wrong with it
     assert module is not None, "it parses"
-    classes = {
-        name: node
-        for name, node in module.classes.items()
-        if program.method((module, node), _EMBED) is not None and _processor(program, (module, node)) is not None
-    }
-    if class_name in module.top_classes:
-        return file, class_name, SourceLine(file, module.top_classes[class_name].lineno)
+    classes = {name: node for name, node in module.classes.items() if _is_model(program, (module, node))}
     own = [name for name, node in classes.items() if any(getattr(part, "name", "") == _EMBED for part in node.body)]
     chosen = own if len(own) == 1 else list(classes)
-    if not class_name and len(chosen) == 1:
-        return file, chosen[0], SourceLine(file, module.classes[chosen[0]].lineno)
+    name = chosen[0] if not class_name and len(chosen) == 1 else class_name
+    if name in module.top_classes:
+        return (module, module.top_classes[name]), SourceLine(file, module.top_classes[name].lineno)
     if not class_name and not chosen:
         lost = unfollowed_bases(tree, program, ((module, node) for node in module.classes.values()))
         if lost:

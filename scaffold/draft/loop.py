@@ -12,15 +12,15 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from scaffold.cut.loops import find_misfit, outline
+from scaffold.cut.loops import outline
 from scaffold.cut.way import iterated, unsliced
 from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import LOOP_METHOD, VISUAL
-from scaffold.draft.common import SOUND, Drafted, entries_of, function_of, line_of, pixel_keys
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys
 from scaffold.draft.cut import put_made, put_unit, units_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, PATCH, VISION, attributes, put_number
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine
+from scaffold.draft.sheet import Candidate, Sheet, SourceLine
 from scaffold.draft.ways import ALL, entry_to
 from scaffold.watch import Batch, Call, Frame, Recording, Repeated
 
@@ -33,40 +33,36 @@ _MASK = "mask"
 _Padded = tuple[int, int, int]
 
 
-def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a cut but `model`, `layout` and `integration`.
-
-    None where no method of the model itself goes over all layers, on units that it has padded to the longest.
-    """
-    kept = {name: recording.of(name) for name in VISUAL if recording.of(name)}
-    keys = {name: sorted(pixel_keys(batches[0])) for name, batches in kept.items()}
-    for layers in recording.repeated if keys and max(map(len, keys.values())) == 1 else ():
-        units = [_padded(batch, f"{layers.name}.0") for batches in kept.values() for batch in batches]
-        frames = [frame for batches in kept.values() for batch in batches for frame in _of_model(batch, layers.name)]
-        if None in units or len(frames) != len(units):
+def draft_loop(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether a method of the model itself goes over all layers, on units that it has padded to the longest."""
+    batches = [batch for name in VISUAL for batch in recording.of(name)]
+    keys = {batch.modality: sorted(pixel_keys(batch)) for batch in batches}
+    for layers in recording.repeated if keys and {*map(len, keys.values())} == {1} else ():
+        units = [found for batch in batches if (found := _padded(batch, f"{layers.name}.0")) is not None]
+        first = [(batch, n) for batch in batches for n in batch.runs(f"{layers.name}.0")[:1]]
+        frames = [frame for batch, n in first for frame in batch.way(batch.calls[n])[-1:] if frame.part == ""]
+        if not len(units) == len(frames) == len(batches):
             continue
         call = _call(subject, recording, frames, f"self.{layers.name}")
-        if not call or not entry_to(subject, [ALL], parse_call(call), loop=f"self.{layers.name}")[0]:
+        if not call or not entry_to(subject, None, parse_call(call), loop=f"self.{layers.name}")[0]:
             continue
         place = line_of(frames[0])
-        _put_units(recording, [one for one in units if one is not None], place, sheet)
+        _put_units(recording, units, place, sheet)
         sheet.put("forward.loop", f"self.{layers.name}", place, why="what runs before it cannot be captured")
         sheet.put("forward.call", call, place, why="what the loop reads")
         sheet.put(f"forward.with.{_MASK}", "additive", place, why="a row for each unit, and None where none is padded")
         sheet.put("forward.unit", ["rows", "width"], place, why="features of the patches")
-        for name, batches in kept.items():
-            sheet.put(f"modalities.{name}.pixels", keys[name][0], place, why="the model pads its units")
-            sheet.put(f"modalities.{name}.entry", ALL, line_of(batches[0].frames[0]))
-        pixels = {name: key for name, [key] in keys.items()}
-        return Drafted(pixels, gated=tuple(pixels.values()))
-    return None
+        for name, [key] in keys.items():
+            sheet.put(f"modalities.{name}.pixels", key, place, why="the model pads its units")
+            sheet.put(f"modalities.{name}.entry", ALL, line_of(recording.of(name)[0].frames[0]))
+        return True
+    return False
 
 
-def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a cut at the loop over an encoder's layers, which get what it makes of chunks of sound.
+def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether an encoder's layers get what it makes of chunks of sound, and nothing else.
 
-    None where the layers get anything else. An encoder that computes with lengths behind its layers is one (Whisper's
-    in MOSS-Transcribe-Diarize).
+    An encoder that computes with lengths behind its layers is one (Whisper's in MOSS-Transcribe-Diarize).
     """
     batches = recording.of(SOUND)
     inputs = [units_of(batch) for batch in batches]
@@ -79,7 +75,7 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
             continue
         text, loop = f"self.{path}.{LOOP_METHOD}(pixels)", f"self.{name}"
         first = batches[0].way(calls[0][0][0])
-        entry, _ = entry_to(subject, entries_of(subject, first[0]), parse_call(text), loop=loop)
+        entry, _ = entry_to(subject, first[0], parse_call(text), loop=loop)
         if not entry:
             continue
         place = line_of(first[-1])
@@ -90,8 +86,8 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> Drafte
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
         counts = ", ".join(str(found[key][0]) for found in inputs)
         sheet.put("forward.call", text, place, why=f"{counts} units in {len(batches)} batches")
-        return Drafted({SOUND: key}, gated=(key,))
-    return None
+        return True
+    return False
 
 
 def _layer_calls(batch: Batch, layers: Repeated, units: int) -> list[tuple[Call, tuple[int, ...]]]:
@@ -122,12 +118,6 @@ def _padded(batch: Batch, layer: str) -> _Padded | None:
     return (side, most, features[0][-1]) if max(shape[1] for shape in features) == most else None
 
 
-def _of_model(batch: Batch, layers: str) -> list[Frame]:
-    """The method of the model that calls the first layer, once."""
-    calls = [call for call in batch.calls if call.part == f"{layers}.0"][:1]
-    return [frame for call in calls for frame in batch.way(call)[-1:] if frame.part == ""]
-
-
 def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layers: str) -> str:
     """The call of what a loop becomes; empty where it reads anything else than a descriptor says.
 
@@ -141,7 +131,7 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
         if isinstance(node, ast.For) and any(ast.unparse(unsliced(over)) == layers for over in iterated(node.iter))
     ]
     loop = max(loops, key=lambda node: node.lineno, default=None)
-    if found is None or loop is None or find_misfit(found[1], loop) is not None:
+    if found is None or loop is None:
         return ""
     taken = []
     for name in outline(found[1], loop).arguments[1:]:
@@ -163,8 +153,8 @@ def _put_units(recording: Recording, units: Sequence[_Padded], place: SourceLine
     put_number(recording, side, "let.patch", "the side of a patch, in pixels", PATCH, VISION, sheet)
     put_number(recording, width, "let.width", "columns of the layers' features", _COLUMNS, VISION, sheet)
     what = "the patches of the longest unit of a graph: the model's own code encodes longer ones"
-    look = (f"{place}: units are padded to the longest of a batch",)
-    sheet.ask(Question("let.rows", what, tuple(_rows(recording, side, most)), look))
+    look = f"{place}: units are padded to the longest of a batch"
+    sheet.ask("let.rows", what, _rows(recording, side, most), look)
     sheet.put("pixels.shape", ["3", "patch", "patch * rows"], place, why="patches side by side")
 
 

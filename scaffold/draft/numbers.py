@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import product
 
 from scaffold.descriptor.expressions import EvaluationError, parse_expression
-from scaffold.draft.sheet import Candidate, Question, Sheet
+from scaffold.draft.sheet import Candidate, Sheet
 from scaffold.watch import Batch, Recording
 
 CONFIG, _ANY = re.compile(r"^self\.config\."), re.compile("")
@@ -100,10 +100,10 @@ def put_number(
         if len(found) == 1:
             sheet.put(key, found[0], why=f"{value} in the recording")
             return
-    candidates = tuple(Candidate(text, f"{value} in the recording") for text in called or holding or more)
+    candidates = [Candidate(text, f"{value} in the recording") for text in called or holding or more]
     if at is not None and not called:
-        candidates = (Candidate(str(value), "no attribute of the model that is called so holds it"), *candidates)
-    sheet.ask(Question(key, f"{what}: {value} in the recording", candidates[:6]))
+        candidates.insert(0, Candidate(str(value), "no attribute of the model that is called so holds it"))
+    sheet.ask(key, f"{what}: {value} in the recording", candidates[:6])
 
 
 def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
@@ -143,8 +143,8 @@ def put_columns(
         sheet.put(key, value, why=f"so wide are the rows that this part gets: {width} in the recording")
         return
     others = found or expressions(width, ["c"], c=attributes(recording.numbers, re.compile(_COLUMNS)))
-    candidates = tuple(Candidate(text, f"{width} in the recording") for text in others)
-    sheet.ask(Question(key, f"the width of a row of pixels: {width} in the recording", candidates))
+    candidates = (Candidate(text, f"{width} in the recording") for text in others)
+    sheet.ask(key, f"the width of a row of pixels: {width} in the recording", candidates)
 
 
 def tokens_of_unit(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> str | None:

@@ -9,48 +9,32 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from math import isqrt, prod
+from itertools import chain
+from math import prod
 
 from scaffold.descriptor.port import VISUAL
-from scaffold.draft.common import (
-    Drafted,
-    embeds_of,
-    line_of,
-    pixel_keys,
-    sizes_of_items,
-)
-from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import MERGE, put_columns, put_number, put_width
-from scaffold.draft.sheet import Question, Sheet, SourceLine, beyond
+from scaffold.draft.common import line_of, pixel_keys, put_embeds, sizes_of_items, token_side
+from scaffold.draft.locate import Subject, class_at
+from scaffold.draft.numbers import MERGE, put_columns, put_number
+from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
-from scaffold.protocol.tree import module_file
 from scaffold.syntax import FunctionNode, self_attribute
-from scaffold.tower.source import Owner
 from scaffold.watch import Batch, Call, Recording
 
 _ROWS = {3: ("t * h * w", "t * (h // m) * (w // m)"), 2: ("h * w", "(h // m) * (w // m)")}
 _GRIDS = {3: ("t", "h", "w"), 2: ("h", "w")}
 _PRUNING = "is_multimodal_pruning_enabled"
-_OTHER = "its patches and their grid do not enter the same part as those of images"
 
 
-def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of a packed port but `layout` and `integration`.
-
-    None where no part gets all patches and their grid. Raises VCG483 with what hinders its split, where that is no
-    obstacle of the sheet.
-    """
+def draft_packed(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether a part gets all patches and their grid. Raises VCG483 with what hinders its split."""
     entered = [(name, one) for name in VISUAL for one in [_entered(recording.of(name))] if one is not None]
     if not entered:
-        return None
-    first = entered[0][1]
-    alike = (first.part, first.data, first.grid, first.merge, len(first.grids[0][0]))
-    kept = {
-        name: one for name, one in entered if (one.part, one.data, one.grid, one.merge, len(one.grids[0][0])) == alike
-    }
+        return False
+    kept = {name: one for name, one in entered if one.form == entered[0][1].form}
     _put_tower(subject, recording, kept, sheet)
     put_budget(subject, list(kept), sheet)
-    return Drafted({name: one.pixels for name, one in kept.items()}, _OTHER, None)
+    return True
 
 
 def _entered(batches: Sequence[Batch]) -> Entered | None:
@@ -68,7 +52,9 @@ def _entered(batches: Sequence[Batch]) -> Entered | None:
             if part not in set.intersection(*parts) or any(len(one) != 1 for one in calls):
                 continue
             assert sizes is not None, "a grid is the value of an input"
-            merge = _merge(batches, grids)
+            tokens = [[leaf.shape[0] for leaf in batch.results] for batch in batches]
+            items = (zip(map(prod, grid), made, strict=False) for grid, made in zip(grids, tokens, strict=True))
+            merge = token_side(list(chain(*items)))
             return Entered(
                 part, key, sizes, data, names, tuple(batches), tuple(one for [one] in calls), tuple(grids), merge
             )
@@ -89,22 +75,10 @@ def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tup
             yield call.part, data[0], names, call
 
 
-def _merge(batches: Sequence[Batch], grids: Sequence[Grid]) -> int:
-    """The side of the square of rows of one frame that becomes a token, the same for all items; 0 if there is none."""
-    sides = set()
-    for batch, grid in zip(batches, grids, strict=True):
-        for one, tokens in zip(grid, [leaf.shape[0] for leaf in batch.results], strict=False):
-            *frames, height, width = one
-            side = isqrt(prod(one) // tokens) if tokens else 0
-            whole = side and tokens == prod(frames) * (height // side) * (width // side)
-            sides.add(side if whole else 0)
-    return sides.pop() if len(sides) == 1 else 0
-
-
 def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered], sheet: Sheet) -> None:
     first = next(iter(kept.values()))
     place, tree = first.place, subject.tree
-    cls = _class(subject, first.calls[0])
+    cls = class_at(subject.tree, subject.program, first.calls[0].cls)
     if cls is None:
         raise beyond(tree, place, f"the class of `self.{first.part}`, which gets the pixels, is not in the tree")
     if not first.merge:
@@ -113,9 +87,7 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
     for modality, one in kept.items():
         sheet.put(f"modalities.{modality}.pixels", one.pixels, one.place, why=f"`{one.data}` of `self.{one.part}`")
         sheet.put(f"modalities.{modality}.sizes", one.sizes, why=f"`{', '.join(one.grid)}` there")
-        embeds = embeds_of(subject, one.batches[0])
-        if embeds is not None:
-            sheet.put(f"modalities.{modality}.embeds", embeds, why="as the processor declares it")
+        put_embeds(subject, one.batches[0], sheet)
     columns = len(first.grids[0][0])
     sheet.put("sizes.columns", _GRIDS[columns], why=f"a row of `{first.sizes}`")
     own, what = re.escape(f"self.{first.part}"), "the side of the square of rows that becomes one token"
@@ -134,22 +106,17 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
     sliced = slice_of(tower)
     put_attention(tower, sliced)
     put_calls(tower, sliced, around)
-    _put_width(recording, first, sheet, last=not around and not sheet.has("post.call"))
+    # The attribute of a tower that runs last says the columns of the embeddings.
+    own, width = f"self.{first.part}.out_hidden_size", first.batches[0].results[0].shape[-1]
+    if recording.numbers.get(own) == width and not around and not sheet.has("post.call"):
+        sheet.put("output.hidden_size", own, place, why=f"{width} in the recording")
     _put_gate(subject, sheet)
-
-
-def _class(subject: Subject, call: Call) -> Owner | None:
-    """The class of a part that was called, None of one that is not in the tree."""
-    module, _, name = call.cls.rpartition(".")
-    path = module_file(subject.tree, module)
-    found = subject.program.module(path) if path else None
-    return (found, found.classes[name]) if found is not None and name in found.classes else None
 
 
 def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
     """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
     norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
-    owner = next((_class(subject, call) for call in norms), None)
+    owner = next((class_at(subject.tree, subject.program, call.cls) for call in norms), None)
     kept = subject.program.method(owner, "input_dtype") if owner is not None else None
     if kept is not None:
         place = SourceLine(kept[0].file, kept[2].lineno)
@@ -163,7 +130,7 @@ def _put_gate(subject: Subject, sheet: Sheet) -> None:
 
     A class that only sets the attribute prunes nothing: GLM-4.1V has it for a port's own gate, and no code for it.
     """
-    for module, cls in subject.program.lineage(subject.model.owner):
+    for module, cls in subject.program.lineage(subject.owner):
         methods = (node for node in cls.body if isinstance(node, FunctionNode) and "cudagraph" not in node.name)
         for node in (inner for method in methods for inner in ast.walk(method)):
             if isinstance(node, ast.Attribute) and self_attribute(node) == _PRUNING and isinstance(node.ctx, ast.Load):
@@ -180,8 +147,7 @@ def _put_row(recording: Recording, entered: Entered, sheet: Sheet) -> None:
     if len(shape) == 1:
         put_columns(recording, batch, entered.pixels, f"{entered.part}.", shape[0], "pixels.shape", sheet)
     else:
-        what = f"shape of one row of the pixel tensor, as a list: {list(shape)} in the recording"
-        sheet.ask(Question("pixels.shape", what))
+        sheet.ask("pixels.shape", f"shape of one row of the pixel tensor, as a list: {list(shape)} in the recording")
 
 
 def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
@@ -202,13 +168,3 @@ def _around(subject: Subject, entered: Entered, sheet: Sheet) -> str:
             raise beyond(subject.tree, place, f"`self.{call.part}` runs on the tower's output, and is no part of it")
         return f"self.{call.part}"
     return ""
-
-
-def _put_width(recording: Recording, entered: Entered, sheet: Sheet, *, last: bool) -> None:
-    """The columns of the embeddings: the attribute of a tower that runs last, or as in other layouts."""
-    width = entered.batches[0].results[0].shape[-1]
-    own = f"self.{entered.part}.out_hidden_size"
-    if last and recording.numbers.get(own) == width:
-        sheet.put("output.hidden_size", own, entered.place, why=f"{width} in the recording")
-    else:
-        put_width(recording, entered.batches[0], sheet)

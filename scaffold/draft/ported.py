@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Iterable
+from itertools import takewhile
 
 from scaffold.descriptor import load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.draft.locate import Subject, subject_of
+from scaffold.draft.locate import Subject, locate
 from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.profile import PROTOCOL, read_protocol
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, dotted, find_method, last_name, self_attribute
+from scaffold.tower.source import Owner
 
 _EMBED = "embed_multimodal"
 
@@ -22,42 +24,37 @@ def inherited_port(tree: SourceTree, reference: str) -> Diagnostic | None:
 
     That is so where the model's own code is on the way from `embed_multimodal` to the encoder. Raises VCG480 to VCG482.
     """
-    subject = subject_of(tree, reference)
-    holder = _port_holder(subject)
-    if holder is None or holder is subject.model.owner[1]:
+    subject = locate(tree, reference)
+    holder, name = _port_holder(subject), subject.class_name
+    if holder is None or holder == subject.owner:
         return None
-    entered = {id(method) for method in subject.program.entered(subject.model.owner, _EMBED)}
-    for _, cls in subject.program.lineage(subject.model.owner):
-        if cls is holder:
-            break
-        if any(id(node) in entered for node in cls.body):
-            return None
-    name = subject.model.class_name
+    entered = {id(method) for method in subject.program.entered(subject.owner, _EMBED)}
+    own = takewhile(lambda one: one != holder, subject.program.lineage(subject.owner))
+    if any(id(node) in entered for _, cls in own for node in cls.body):
+        return None
     return Diagnostic(
         "VCG485",
-        f"{name} inherits the port of {holder.name}: nothing is to be done",
-        subject.tree.span(subject.model.file, subject.model.place.line),
-        f"vLLM captures its encoder with the methods of {holder.name}, and faults of that port are faults here, too: "
-        f"`fix` lists them. If {name} makes another tower, check the port with `verify`, or draft one of its own: add "
-        "--force",
+        f"{name} inherits the port of {holder[1].name}: nothing is to be done",
+        subject.tree.span(subject.file, subject.place.line),
+        f"vLLM captures its encoder with the methods of {holder[1].name}, and faults of that port are faults here, "
+        f"too: `fix` lists them. If {name} makes another tower, check the port with `verify`, or draft one of its "
+        "own: add --force",
         Severity.INFO,
     )
 
 
-def _port_holder(subject: Subject) -> ast.ClassDef | None:
+def _port_holder(subject: Subject) -> Owner | None:
     """The class that speaks the protocol: the model's, or its nearest base that does. A mixin alone is none."""
-    classes = [cls for _, cls in subject.program.lineage(subject.model.owner) if cls.name != PROTOCOL]
-    if not any(map(_says_config, classes)):
-        return None
+    classes = [one for one in subject.program.lineage(subject.owner) if one[1].name != PROTOCOL]
+    said = [one for one in classes if find_method(one[1], "get_encoder_cudagraph_config") is not None]
     # A host of a mixin, which lists the protocol, has this method alone.
-    return next((cls for cls in classes if _says_config(cls) or _lists_protocol(cls)), None)
+    return next((one for one in classes if one in said or _lists_protocol(one[1])), None) if said else None
 
 
 def hosted_mixin(subject: Subject) -> str | None:
     """The base that has methods of the protocol, and leaves to the model what a graph captures."""
-    if _port_holder(subject) is not None:
-        return None
-    return next((cls.name for _, cls in subject.program.lineage(subject.model.owner) if _lists_protocol(cls)), None)
+    classes = (cls for _, cls in subject.program.lineage(subject.owner))
+    return next((cls.name for cls in classes if _lists_protocol(cls)), None) if _port_holder(subject) is None else None
 
 
 def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceLine, str] | None:
@@ -72,7 +69,7 @@ def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceL
         return None
     needed = {method.name for method in profile.methods if not method.has_default} - profile.uncalled
     has = {self_attribute(target) for _, target, _ in subject.assigned() if isinstance(target, ast.expr)}
-    has |= {getattr(node, "name", None) for _, cls in subject.program.lineage(subject.model.owner) for node in cls.body}
+    has |= {getattr(node, "name", None) for _, cls in subject.program.lineage(subject.owner) for node in cls.body}
     for path in tree.modules_with(PROTOCOL):
         for cls in (node for node in tree.parse(path).body if isinstance(node, ast.ClassDef)):
             own = {node.name for node in cls.body if isinstance(node, FunctionNode)}
@@ -87,10 +84,6 @@ def fitting_mixin(subject: Subject, inputs: Iterable[str]) -> tuple[str, SourceL
     return None
 
 
-def _says_config(cls: ast.ClassDef) -> bool:
-    return find_method(cls, "get_encoder_cudagraph_config") is not None
-
-
 def _lists_protocol(cls: ast.ClassDef) -> bool:
     return any(last_name(base) == PROTOCOL for base in cls.bases)
 
@@ -100,15 +93,14 @@ def has_port(subject: Subject) -> Diagnostic | None:
     holder = _port_holder(subject)
     if holder is None:
         return None
-    own = holder is subject.model.owner[1]
-    module, _ = next(one for one in subject.program.lineage(subject.model.owner) if one[1] is holder)
+    (module, cls), own = holder, holder == subject.owner
     return Diagnostic(
         "VCG485",
-        f"{subject.model.class_name} {'has a port already' if own else f'inherits the port of {holder.name}'}",
-        subject.tree.span(module.file, holder.lineno),
+        f"{subject.class_name} {'has a port already' if own else f'inherits the port of {cls.name}'}",
+        subject.tree.span(module.file, cls.lineno),
         "`new` replaces it with --replace"
         if own
-        else f"port {holder.name} for all its subclasses; `new` gives this one its own with --replace",
+        else f"port {cls.name} for all its subclasses; `new` gives this one its own with --replace",
         Severity.WARNING,
     )
 
@@ -118,10 +110,9 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
 
     `target` is the tree as `--vllm` names it, for the command that the message gives. Raises VCG480 to VCG482.
     """
-    subject = subject_of(tree, reference)
-    model = subject.model
+    model = locate(tree, reference)
     ports = [load_descriptor(name) for name in shipped_names()]
-    for module, cls in subject.program.lineage(model.owner):
+    for module, cls in model.program.lineage(model.owner):
         own = cls is model.owner[1]
         for port in ports:
             if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:

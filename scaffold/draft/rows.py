@@ -11,26 +11,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
-from math import isqrt, prod
+from math import prod
+from typing import Any
 
 from scaffold.descriptor.port import ATTENTION
-from scaffold.diagnostics import Diagnostic
-from scaffold.draft.common import (
-    SOUND,
-    Drafted,
-    entries_of,
-    function_of,
-    line_of,
-    pixel_keys,
-    sizes_of_items,
-)
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, sizes_of_items, token_side
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
-from scaffold.draft.sheet import Beyond, Candidate, Question, Sheet, SourceLine, beyond
-from scaffold.draft.tokens import entries_of_tokens
-from scaffold.draft.unportable import dialect_of
-from scaffold.draft.ways import as_reason, entry_to
+from scaffold.draft.sheet import Beyond, Candidate, Sheet, SourceLine, beyond
+from scaffold.draft.tokens import put_tokens
+from scaffold.draft.ways import entry_to
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -81,23 +72,17 @@ class _Encoder:
         return [(count,) for counts in self.rows for count in counts] if self.per_item else self.rows
 
 
-def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of rows but `model`, `layout` and `integration`.
-
-    None where no encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is.
-    """
+def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether an encoder is told where the rows of each image end. Raises VCG483 with what hinders one that is."""
     modality = next((name for name in _MODALITIES if recording.of(name)), _MODALITIES[0])
     batches = recording.of(modality)
     encoders = list(_encoders(recording, batches)) if batches else []
     if not encoders:
-        return None
+        return False
     encoder, *more = encoders
     if more:
         what = f"`{encoder.path}` and `{more[0].path}` ({more[0].place}) are both told where the rows of an image end"
         raise beyond(subject.tree, encoder.place, what)
-    dialect = dialect_of(subject.tree)
-    if dialect is not None and not dialect.padding_logics:
-        raise beyond(subject.tree, encoder.place, "this release has no graphs of rows")
     results = encoder.results
     kinds = {_kind(leaves, encoder.rows_of_calls) for leaves in zip(*results, strict=False)}
     if len({len(found) for found in results}) != 1 or (len(results[0]) > 1 and kinds != {"rows"}):
@@ -109,9 +94,12 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
     else:
         key, what = _put_item(subject, recording, batches, encoder, sheet), "images"
     loop = _loop(subject, encoder)
-    entry, place = _entry(subject, batches[0], encoder, loop)
+    first, attribute = batches[0].way(encoder.calls[0])[0], encoder.loop if loop is not None else None
+    entry, reasons = entry_to(subject, first, f"self.{encoder.path}", loop=attribute, per_item=encoder.per_item)
+    if not entry:
+        raise Beyond(reasons)
     sheet.put(f"modalities.{modality}.pixels", key, why=f"its {what} are the rows of the encoder")
-    sheet.put(f"modalities.{modality}.entry", entry, place)
+    sheet.put(f"modalities.{modality}.entry", entry, line_of(first))
     counts = ", ".join(str(sum(rows)) for rows in encoder.rows)
     sheet.put("forward.encoder", f"self.{encoder.path}", encoder.place, why=f"{counts} rows in {len(batches)} batches")
     if loop is not None:
@@ -125,9 +113,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted 
         )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
-    # The frames of a chunk may become fewer tokens than its rows say.
-    gated = (key,) if modality == CHUNK else None
-    return Drafted({modality: key}, f"graphs of rows hold {what}", gated)
+    return True
 
 
 # -- the encoder -------------------------------------------------------------------------------------------------------
@@ -295,17 +281,6 @@ def _beside(batch: Batch, number: int, run: range, following: str) -> str:
     return ""
 
 
-def _entry(subject: Subject, batch: Batch, encoder: _Encoder, loop: str | None) -> tuple[str, SourceLine]:
-    """The entry from which the generator finds the encoder. Raises VCG483 where there is none."""
-    first = batch.way(encoder.calls[0])[0]
-    attribute = encoder.loop if loop is not None else None
-    entries, path = entries_of(subject, first), f"self.{encoder.path}"
-    entry, problems = entry_to(subject, entries, path, loop=attribute, per_item=encoder.per_item)
-    if not entry:
-        raise Beyond(map(as_reason, problems))
-    return entry, line_of(first)
-
-
 # -- an item -----------------------------------------------------------------------------------------------------------
 
 
@@ -321,14 +296,14 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     counts = {sizes_of_items(batches, name) for name in (key, grid) if batches[0].kind(name)}
     mask = next((at for at in names if grid and at != key and _is_mask(batches[0], at, key)), "")
     coarse, ratio = _coarse(batches, grid) if grid else ("", 0)
-    told = (entries_of_tokens(subject, batches, one) for one in batches[0].fields if one.key != key and coarse)
-    tokens = next((one for one in told if one is not None and one.grid == coarse), None)
-    described = {key, mask, coarse, *grids, *([tokens.values["input"]] if tokens is not None else [])}
+    others = [one for one in batches[0].fields if one.key != key and coarse]
+    tokens = {one.key for one in others if put_tokens(subject, batches, one, coarse, sheet)}
+    described = {key, mask, coarse, *grids, *tokens}
     zeros = dict(_zeros(batches, encoder.rows, described)) if grid else {}
     known = {*described.difference(grids[1:]), *counts, *zeros}
-    others = {leaf.key for batch in batches for leaf in batch.inputs} - known
-    if others:
-        what = f"the model gets `{'`, `'.join(sorted(others))}` with `{key}`, which this draft does not describe"
+    unknown = {leaf.key for batch in batches for leaf in batch.inputs} - known
+    if unknown:
+        what = f"the model gets `{'`, `'.join(sorted(unknown))}` with `{key}`, which this draft does not describe"
         raise beyond(subject.tree, place, what)
     shown = f"{', '.join(map(str, encoder.rows[0]))} rows, as `{grid or key}` says"
     if grid:
@@ -347,7 +322,7 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
     else:
         texts = list(map(str, shape))
     sheet.put("item.shape", [*rows, *texts], place, why=shown)
-    _put_merge(recording, batches, encoder, grid, ratio, sheet)
+    _put_merge(subject, recording, batches, encoder, grid, ratio, sheet)
     merge = sheet.value("item.merge")
     square = [f"h // {merge}", f"w // {merge}"]
     if grid:
@@ -359,9 +334,6 @@ def _put_item(subject: Subject, recording: Recording, batches: Sequence[Batch], 
             sheet.put("item.moved", [grid], why="the processor does not keep it on the host")
     if coarse:
         sheet.put(f"item.values.{coarse}", square, why="the grid of an image's tokens, as it is in each batch")
-    if tokens is not None:
-        for name, value in tokens.values.items():
-            sheet.put(f"item.tokens.{name}", value, tokens.made, why=f"what the processor makes of `{coarse}`, h and w")
     if mask:
         sheet.put("item.mask", mask, why="an entry for each row, where all items are padded to one length")
     sizes = {"rows": "h * w", "tokens": f"({square[0]}) * ({square[1]})"}
@@ -401,13 +373,9 @@ def _images(subject: Subject, batches: Sequence[Batch], encoder: _Encoder, key: 
     images = [leaf.shape for batch in batches for leaf in batch.given(key)]
     lengths = [count for found in encoder.rows for count in found]
     if len(images) == len(lengths) and all(len(shape) == 3 for shape in images):
-        sides = {isqrt(shape[1] * shape[2] // count) for shape, count in zip(images, lengths, strict=True)}
-        side = max(sides)
-        whole = all(
-            shape[1] % side == shape[2] % side == 0 and shape[1] // side * (shape[2] // side) == count
-            for shape, count in zip(images, lengths, strict=True)
-        )
-        if len(sides) == 1 and whole and len({shape[0] for shape in images}) == 1:
+        side = token_side([(prod(shape[1:]), count) for shape, count in zip(images, lengths, strict=True)])
+        whole = side and all(size % side == 0 for shape in images for size in shape[1:])
+        if whole and len({shape[0] for shape in images}) == 1:
             return images[0][0], side, side
     what = f"`{key}` is neither patches with a grid nor images of whole patches: {images[0]} for {lengths[0]} rows"
     raise beyond(subject.tree, encoder.place, what)
@@ -426,8 +394,7 @@ def _coarse(batches: Sequence[Batch], grid: str) -> tuple[str, int]:
 def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[tuple[str, _Zeros]]:
     """The other inputs with integers for each item, as many for all, or one for each of its rows or tokens."""
     for name in dict.fromkeys(leaf.key for leaf in batches[0].inputs):
-        shapes: dict[tuple[int, ...], set[int]] = {}
-        per: list[tuple[int | str, ...]] = []
+        shapes: dict[tuple[Any, ...], set[int]] = {}
         for batch, counts in zip(batches, rows, strict=True):
             leaves = batch.given(name)
             whole = len(leaves) == 1 and leaves[0].shape[:1] == (len(batch.items),) and leaves[0].at == name
@@ -436,20 +403,25 @@ def _zeros(batches: Sequence[Batch], rows: _Rows, known: set[str]) -> Iterator[t
             if name in known or not all(leaf.dtype.startswith("int") for leaf in leaves):
                 break
             if flat and len(leaves) == 1 and flat in (counts, tuple(leaf.shape[0] for leaf in batch.results)):
-                per.append(("rows" if flat == counts else "tokens", *leaves[0].shape[1:]))
-                continue
-            if not (whole or apart):
+                made = [("rows" if flat == counts else "tokens", *leaves[0].shape[1:])] * len(counts)
+            elif whole:
+                made = [leaves[0].shape[1:]] * len(counts)
+            elif apart:
+                made = [leaf.shape for leaf in leaves]
+            else:
                 break
-            made = [leaves[0].shape[1:]] * len(counts) if whole else [leaf.shape for leaf in leaves]
             for shape, count in zip(made, counts, strict=False):
                 shapes.setdefault(shape, set()).add(count)
         else:
             most, *other = sorted(shapes, key=lambda shape: -len(shapes[shape])) or [()]
-            if per and len(set(per)) == 1 and len(per) == len(batches):
-                yield name, (per[0], ())
-            elif not per and most and not other:
+            if most and not other:
                 yield name, (most, ())
-            elif not per and len(most) == len(other) == 1 and max(shapes[other[0]]) < min(shapes[most]):
+            elif (
+                len(most) == len(other) == 1
+                and "rows" not in most
+                and "tokens" not in most
+                and max(shapes[other[0]]) < min(shapes[most])
+            ):
                 yield name, (most, other[0])
 
 
@@ -460,8 +432,9 @@ def _strides(batch: Batch, key: str) -> re.Pattern[str]:
 
 
 def _put_merge(
-    recording: Recording, batches: Sequence[Batch], encoder: _Encoder, grid: str, side: int, sheet: Sheet
-) -> None:
+    subject: Subject, recording: Recording, batches: Sequence[Batch], encoder: _Encoder, grid: str, side: int,
+    sheet: Sheet,
+) -> None:  # fmt: skip
     """The `side` of the square of rows that becomes a token, 0 where only the numbers of both tell it."""
     counts = []
     for batch, found in zip(batches, encoder.rows, strict=True):
@@ -473,20 +446,12 @@ def _put_merge(
                 counts.append((sum(found[begin:end]), leaf.shape[0]))
     # Tokens around an image are the same number for all.
     more = range(_MORE + 1 if len({rows for rows, _ in counts}) > 1 else 1)
-    sides = [(isqrt(counts[0][0] // max(counts[0][1] - extra, 1)), extra) for extra in more]
-    # An image of one token may have more of them than others.
-    fitting = (
-        one
-        for one, extra in sides
-        if all(rows == (tokens - extra) * one**2 or (extra and rows == one**2) for rows, tokens in counts)
-    )
-    side = side or next(fitting, 0)
+    side = side or token_side(counts, more)
     if not side:
         seen = ", ".join(f"{rows} rows, {tokens} tokens" for rows, tokens in counts[:3])
-        what = f"the model is beyond the layouts: no square of rows is a token ({seen})"
-        raise Beyond(Diagnostic("VCG483", what))
+        raise beyond(subject.tree, encoder.place, f"no square of rows is a token ({seen})")
     what = "the side of the square of rows that becomes one token"
     if side == 1 and not any(number == 1 and MERGE.search(path) for path, number in recording.numbers.items()):
-        sheet.ask(Question("item.merge", f"{what}: 1 in the recording", (Candidate("1", "each row is a token"),)))
+        sheet.ask("item.merge", f"{what}: 1 in the recording", [Candidate("1", "each row is a token")])
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)

@@ -40,13 +40,13 @@ class Beyond(DiagnosticError):
     """A model does what no layout expresses (VCG483)."""
 
 
-def beyond(tree: SourceTree, place: SourceLine | None, reason: str) -> Beyond:
+def beyond(tree: SourceTree, place: SourceLine, reason: str) -> Beyond:
     """The refusal of a model that no layout expresses."""
     return Beyond(
         Diagnostic(
             "VCG483",
             f"the model is beyond the layouts: {reason}",
-            tree.span(place.file, place.line) if place else None,
+            tree.span(place.file, place.line),
             "change this statement if the model is yours; `vitcg-scaffold explain VCG483` names the other ways",
         )
     )
@@ -83,38 +83,33 @@ class _Entry:
 
 @dataclass(slots=True)
 class Sheet:
-    """`answers` has one per key; `used` holds those that a question has asked for. `obstacles` say what no descriptor
-    expresses: a model with one gets no draft."""
+    """`answers` has one per key. `obstacles` say what no descriptor expresses: a model with one gets no draft."""
 
     answers: Answers
     questions: list[Question] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
     obstacles: list[Diagnostic] = field(default_factory=list)
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _notes: dict[str, list[str]] = field(default_factory=dict)
 
     def put(self, key: str, value: Value, *evidence: object, why: str = "") -> None:
         """A derived value, with the places that show it."""
         places = ", ".join(dict.fromkeys(str(item) for item in evidence if item is not None))
         self._entries[key] = _Entry(_yaml(value), f"{places}: {why}" if places and why else places or why)
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, key: str, what: str, candidates: Iterable[Candidate] = (), *look: str) -> str | None:
         """The answer to a question, None as long as there is none. Lists and mappings are YAML as they are given."""
+        question = Question(key, what, tuple(candidates), look)
         self.questions.append(question)
-        answer = self.answers.get(question.key)
+        answer = self.answers.get(key)
         if answer is None:
-            above = [f"open: {question.what}"]
-            above += [f"  candidate: {candidate}" for candidate in question.candidates]
-            above += [f"  look at: {text}" for text in question.look]
-            self._entries[question.key] = _Entry(OPEN, above=tuple(above))
+            above = [f"open: {what}", *(f"  candidate: {one}" for one in question.candidates)]
+            self._entries[key] = _Entry(OPEN, above=(*above, *(f"  look at: {text}" for text in look)))
         else:
-            self.used.add(question.key)
-            self._entries[question.key] = _Entry(answer if answer[:1] in "[{" else _yaml(answer), "answered")
+            self._entries[key] = _Entry(answer if answer[:1] in "[{" else _yaml(answer), "answered")
         return answer
 
-    def note(self, key: str, text: str) -> None:
-        """A comment above a section or value."""
-        self._notes.setdefault(key, []).append(text)
+    def refuse(self, tree: SourceTree, place: SourceLine, reason: str) -> None:
+        """Say what no layout expresses, and go on: there may be more of it."""
+        self.obstacles += beyond(tree, place, reason).diagnostics
 
     def has(self, key: str) -> bool:
         """Whether there is a value, or a question for it."""
@@ -127,6 +122,12 @@ class Sheet:
     def value(self, key: str) -> str:
         """The text of a value without its quotes; empty where there is none."""
         return self._entries[key].text.strip('"') if key in self._entries else ""
+
+    @property
+    def pixels(self) -> dict[str, str]:
+        """The input with the pixels of each drafted modality."""
+        keys = (key.split(".") for key in self.keys("modalities."))
+        return {name: self.value(f"modalities.{name}.pixels") for _, name, last in keys if last == "pixels"}
 
     @property
     def open(self) -> tuple[Question, ...]:
@@ -143,15 +144,10 @@ class Sheet:
             while common < min(len(parts) - 1, len(written)) and written[common] == parts[common]:
                 common += 1
             for depth in range(common, len(parts) - 1):
-                lines += self._comments(".".join(parts[: depth + 1]), depth)
                 lines.append(f"{'  ' * depth}{parts[depth]}:")
             written = parts[:-1]
-            lines += self._comments(key, len(parts) - 1)
             lines += _lines(parts[-1], self._entries[key], "  " * (len(parts) - 1))
         return "\n".join(lines) + "\n"
-
-    def _comments(self, key: str, depth: int) -> list[str]:
-        return [f"{'  ' * depth}# {text}" for text in self._notes.get(key, ())]
 
 
 def _lines(name: str, entry: _Entry, indent: str) -> list[str]:

@@ -9,18 +9,18 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, starmap
 from math import isqrt, prod
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.common import line_of
-from scaffold.draft.locate import Located, Subject
+from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import attributes, expressions
-from scaffold.draft.sheet import Candidate, Question, Sheet, SourceLine, beyond
+from scaffold.draft.sheet import Candidate, Sheet, SourceLine, beyond
 from scaffold.syntax import FunctionNode, call_name, positional_parameters
 from scaffold.tower import METADATA_ARGUMENT, Kind, slice_tower, split_tower
-from scaffold.tower.parts import Crossing, Hazard, Label, TowerSlice
-from scaffold.tower.source import Owner
+from scaffold.tower.parts import Crossing, Evidence, Hazard, Label, TowerSlice
+from scaffold.tower.source import Module, Owner
 from scaffold.watch import Batch, Call, Leaf, Recording
 
 Grid = list[list[int]]
@@ -55,9 +55,14 @@ class Entered:
     def place(self) -> SourceLine:
         return line_of(self.batches[0].way(self.calls[0])[-1])
 
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for modalities whose patches enter alike."""
+        return self.part, self.data, self.grid, self.merge, len(self.grids[0][0])
 
-#: The rows that one attention sequence covers, and what shows it; None where nothing tells.
-_Unit = tuple[str | None, str, SourceLine | None]
+
+#: Recorded offsets of sequences, the grid of their batch, and where they were seen.
+_Offsets = tuple[list[int], Grid, SourceLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +80,14 @@ class Tower:
         return next(iter(self.entered.values()))
 
     @property
-    def class_place(self) -> SourceLine:
-        return SourceLine(self.cls[0].file, self.cls[1].lineno)
-
-    @property
     def call(self) -> str:
         return f"self.{self.first.part}"
 
-    def evidence(self, crossing: Crossing) -> str:
-        last = crossing.evidence[-1] if crossing.evidence else None
-        return f"{self.subject.tree.relative(last.file)}:{last.line}: {last.what}" if last is not None else ""
-
-    def hazard(self, found: Hazard) -> str:
+    def shown(self, found: Evidence | Hazard) -> str:
         return f"{self.subject.tree.relative(found.file)}:{found.line}: {found.what}"
+
+    def evidence(self, crossing: Crossing) -> str:
+        return self.shown(crossing.evidence[-1]) if crossing.evidence else ""
 
 
 def slice_of(tower: Tower) -> TowerSlice:
@@ -106,7 +106,7 @@ def slice_of(tower: Tower) -> TowerSlice:
         place = SourceLine(tree.relative(hazard.file), hazard.line)
         within = f"`{hazard.via[-1]}`: " if hazard.via else ""
         what = f"{within}{hazard.what} follows from the grid and cannot leave the tower"
-        tower.sheet.obstacles += beyond(tree, place, what).diagnostics
+        tower.sheet.refuse(tree, place, what)
     return sliced
 
 
@@ -128,26 +128,27 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     crossings = list(crossings_of(sliced))
     offsets = [crossing for crossing in crossings if crossing.kind in (Kind.CUMULATIVE, Kind.TWO_SECTION)]
     if not offsets:
-        raise beyond(tree, tower.class_place, "the tower builds no offsets of sequences from the grid")
+        place = SourceLine(tower.cls[0].file, tower.cls[1].lineno)
+        raise beyond(tree, place, "the tower builds no offsets of sequences from the grid")
     # The bound that is made of each set's offsets, and those that no set has.
     made = [crossing for crossing in crossings if crossing.kind is Kind.HOST_BOUND]
     bounds = {one.source: one for one in reversed(made)}
     alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
     taken = set()
-    found = [(crossing, *_unit(tower, sliced, crossing)) for crossing in offsets]
+    recorded = [(crossing, list(_offsets(tower, crossing))) for crossing in offsets]
+    found = [(crossing, seen, _unit(sliced, seen)) for crossing, seen in recorded]
     # The sequences of whole frames or items come first: they are the tower's main ones.
-    for crossing, unit, why, place in sorted(found, key=lambda entry: entry[1] == "window"):
+    for crossing, seen, unit in sorted(found, key=lambda entry: entry[2] == "window"):
         name = "window" if unit == "window" else "full"
         name = crossing.key if name in taken else name
         taken.add(name)
         at = f"attention.{name}"
-        shows = (tower.evidence(crossing),)
+        shown = tower.evidence(crossing)
         if unit is None:
-            candidates = tuple(Candidate(word, text) for word, text in _UNITS.items())
-            sheet.ask(Question(f"{at}.unit", "what one attention sequence covers", candidates, shows))
+            sheet.ask(f"{at}.unit", "what one attention sequence covers", starmap(Candidate, _UNITS.items()), shown)
         else:
-            sheet.put(f"{at}.unit", unit, place, why=why)
-        sheet.put(f"{at}.offsets", crossing.key, tower.evidence(crossing))
+            sheet.put(f"{at}.unit", unit, seen[0][2], why=_UNITS[unit])
+        sheet.put(f"{at}.offsets", crossing.key, shown)
         bound = bounds.get(crossing.key)
         if bound is not None:
             sheet.put(f"{at}.max", bound.key, tower.evidence(bound))
@@ -155,15 +156,12 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
             bound = alone.pop()
             candidate = Candidate(bound.key, "the one bound that the tower makes of no offsets")
             what = "the host scalar with the longest of these sequences, in rows"
-            sheet.ask(Question(f"{at}.max", what, (candidate,), (tower.evidence(bound),)))
+            sheet.ask(f"{at}.max", what, [candidate], tower.evidence(bound))
         lengths = next((c for c in crossings if c.kind is Kind.LENGTHS and c.source == crossing.key), None)
         if lengths is not None:
             sheet.put(f"{at}.lengths", lengths.key, tower.evidence(lengths))
         if unit == "window":
-            _put_window(sheet, at, _window(tower, crossing), place)
-    for bound in alone:
-        what = f"the bound `{bound.key}` belongs to no set of sequences, so nothing tells its largest value"
-        raise beyond(tree, tower.class_place, what)
+            _put_window(sheet, at, _window(tower, seen), seen[0][2])
     _put_buffers(tower, crossings)
     limit = _table_limit(tower)
     if limit is not None:
@@ -171,18 +169,18 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
         sheet.put("capture.why", f"No side exceeds the rotary table, of {limit[0]} positions.")
 
 
-def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine | None) -> None:
+def _put_window(sheet: Sheet, at: str, side: str | None, place: SourceLine) -> None:
     """Count and size of windows: nothing derives them, a window's side is a hint."""
     if side:
         sheet.put("let.window", side, place, why="the side of a window, from where windows are cut")
-    look = (f"{place}: the windows are cut here",) if place else ()
+    look = f"{place}: the windows are cut here"
     strips = Candidate("min(b, max(B, F) + ceil_div(b, window))", "strips one token high, a partial window a frame")
     what = "the largest number of windows of a batch, over b, B, F (tokens, items, frames) and `let` names"
     count = strips if side else Candidate("b", "a window has at least one token")
-    sheet.ask(Question(f"{at}.count", what, (count,), look))
+    sheet.ask(f"{at}.count", what, [count], look)
     square = Candidate("(window * m) ** 2", "a square of this side, in tokens")
     longest = square if side else Candidate("b * m ** 2", "the whole budget")
-    sheet.ask(Question(f"{at}.longest", "rows of the largest window", (longest,), look))
+    sheet.ask(f"{at}.longest", "rows of the largest window", [longest], look)
 
 
 def _put_buffers(tower: Tower, crossings: Sequence[Crossing]) -> None:
@@ -194,9 +192,9 @@ def _put_buffers(tower: Tower, crossings: Sequence[Crossing]) -> None:
     doubtful = [crossing for crossing in buffers if not crossing.certain]
     if doubtful:
         listed = Candidate(f"[{', '.join(names)}]", "if zeros are right behind a batch for all of them")
-        look = tuple(f"{crossing.key}: {tower.evidence(crossing) or _SLICE}" for crossing in doubtful)
+        look = (f"{crossing.key}: {tower.evidence(crossing) or _SLICE}" for crossing in doubtful)
         what = "metadata with an entry for each row or token, which is padded with zeros; nothing shows it of some"
-        sheet.ask(Question("buffers", what, (listed,), look))
+        sheet.ask("buffers", what, [listed], *look)
     elif names:
         sheet.put("buffers", names, *(tower.evidence(crossing) for crossing in buffers[:1]))
 
@@ -212,37 +210,29 @@ def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
     return None
 
 
-def _unit(tower: Tower, sliced: TowerSlice, crossing: Crossing) -> _Unit:
-    """The rows that the sequences of these recorded offsets cover."""
-    seen = list(_offsets(tower, crossing))
+def _unit(sliced: TowerSlice, seen: Sequence[_Offsets]) -> str | None:
+    """The rows that the sequences of recorded offsets cover; None where nothing tells."""
     if not seen:
-        return None, "", None
-    place = seen[0][2]
+        return None
     items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
     frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
+    windows = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
     asked = {parameter.name for parameter in sliced.method_parameters}
     if items and not (frames and "max_frames_per_batch" in asked):
-        return "item", "all rows of an item, in each batch", place
-    if frames:
-        return "frame", "h * w rows, once for each frame, in each batch", place
-    if all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen):
-        return "window", f"at most {_longest(tower, crossing)} rows in each batch", place
-    return None, "", None
+        return "item"
+    return "frame" if frames else "window" if windows else None
 
 
-def _window(tower: Tower, crossing: Crossing) -> str | None:
+def _window(tower: Tower, seen: Sequence[_Offsets]) -> str | None:
     """The attributes that give the side of the largest window, in tokens."""
-    side, own = isqrt(_longest(tower, crossing)), rf"^self\.{re.escape(tower.first.part)}\..*"
+    side = isqrt(max(end - begin for ends, _, _ in seen for begin, end in pairwise(ends)))
+    own = rf"^self\.{re.escape(tower.first.part)}\..*"
     pixels, patches = (attributes(tower.recording.numbers, re.compile(own + name)) for name in (_WINDOW, _PATCH))
     found = expressions(side, ["w // m // p"], m={"m": 1}, w=pixels, p=patches)
     return found[0] if found and side % tower.first.merge == 0 else None
 
 
-def _longest(tower: Tower, crossing: Crossing) -> int:
-    return max(end - begin for ends, _, _ in _offsets(tower, crossing) for begin, end in pairwise(ends))
-
-
-def _offsets(tower: Tower, crossing: Crossing) -> Iterator[tuple[list[int], Grid, SourceLine]]:
+def _offsets(tower: Tower, crossing: Crossing) -> Iterator[_Offsets]:
     """A variable or entry of that name where the tower calls its parts: once in each batch that keeps it."""
     for one in tower.entered.values():
         for batch, grid in zip(one.batches, one.grids, strict=True):
@@ -271,34 +261,31 @@ def _ends(lengths: Sequence[int]) -> list[int]:
 def put_calls(tower: Tower, sliced: TowerSlice, around: str) -> None:
     """The recorded call and the eager one; `around` is the part that projects the tower's rows, if there is one."""
     sheet = tower.sheet
-    wrapped = f"{around}({{}})" if around else "{}"
     forward = tower.subject.program.method(tower.cls, "forward")
     names = positional_parameters(forward[2])[1:] if forward else []
-    given = [name for name in names if name == tower.first.data or name in tower.first.grid]
-    captured, eager = [], []
-    for position, name in enumerate(names):
-        if name not in given:
-            continue
-        key = f"{name}=" if names[:position] != given[:position] else ""
-        captured.append(key + ("pixels" if name == tower.first.data else "None"))
-        eager.append(key + ("pixels" if name == tower.first.data else "sizes"))
-    call = wrapped.format(f"{tower.call}({', '.join([*captured, f'{METADATA_ARGUMENT}=metadata'])})")
-    left = [hazard for hazard in sliced.hazards if not hazard.moved and hazard.label == Label.META]
-    if left and sliced.already_split:  # of another tower they are obstacles
+
+    def call(grid: str, *more: str) -> str:
+        values = {**dict.fromkeys(tower.first.grid, grid), tower.first.data: "pixels"}
+        given = [name for name in names if name in values]
+        known = ((f"{name}=" * (names[:at] != given[:at]), name) for at, name in enumerate(names) if name in values)
+        text = f"{tower.call}({', '.join([*(f'{key}{values[name]}' for key, name in known), *more])})"
+        return f"{around}({text})" if around else text
+
+    captured = call("None", f"{METADATA_ARGUMENT}=metadata")
+    staying = [hazard for hazard in sliced.hazards if not hazard.moved]
+    # They are obstacles of a tower that is not split yet.
+    if sliced.already_split and any(hazard.label == Label.META for hazard in staying):
         candidates = (
-            Candidate(call.replace("None", "[]"), "a grid without items passes what asks the grid for its values"),
-            Candidate(call, "no grid, if what asks for one is guarded"),
+            Candidate(captured.replace("None", "[]"), "a grid without items passes what asks the grid for its values"),
+            Candidate(captured, "no grid, if what asks for one is guarded"),
         )
         what = "the recorded call: the tower asks its grid even where it gets metadata"
-        sheet.ask(Question("forward.call", what, candidates, tuple(map(tower.hazard, left))))
+        sheet.ask("forward.call", what, candidates, *map(tower.shown, staying))
     else:
-        sheet.put("forward.call", call, tower.first.place)
-    for hazard in sliced.hazards:
-        if not hazard.moved and (sliced.already_split or hazard.label != Label.META):
-            sheet.note("forward", f"stays in the captured part: {tower.hazard(hazard)}")
-    plain = wrapped.format(f"{tower.call}({', '.join(eager)})")
+        why = "; ".join(f"stays in the captured part: {tower.shown(hazard)}" for hazard in staying)
+        sheet.put("forward.call", captured, tower.first.place, why=why)
     _put_grid(tower, sliced, elsewhere=sheet.has("post.call"))
-    sheet.put("eager.call", plain, tower.first.place)
+    sheet.put("eager.call", call("sizes"), tower.first.place)
 
 
 def _put_grid(tower: Tower, sliced: TowerSlice, *, elsewhere: bool) -> None:
@@ -313,32 +300,30 @@ def _put_grid(tower: Tower, sliced: TowerSlice, *, elsewhere: bool) -> None:
 
 def put_budget(subject: Subject, modalities: Collection[str], sheet: Sheet) -> None:
     """The smallest budget, and the frames of a video."""
-    program, model = subject.program, subject.model
     candidates = (
         Candidate("64", "an image of 224 x 224 with patches of 14 and merge size 2"),
         Candidate("16", "an image of 112 x 112 with patches of 14 and merge size 2"),
     )
-    look = f"{model.processor_place}: the processor, for the smallest image that it makes"
+    look = f"{subject.processor_place}: the processor, for the smallest image that it makes"
     what = "the smallest token budget that makes sense: about the tokens of the smallest common item"
-    if sheet.ask(Question("budget.min", what, candidates, (look,))) == candidates[0].value:
+    if sheet.ask("budget.min", what, candidates, look) == candidates[0].value:
         sheet.put("budget.why", "About a 224 x 224 image.")
     if "video" not in modalities:
         return
-    frames = program.method(model.info, _FRAMES) if model.info else None
-    dummies = dict(_dummy_frames(model))
+    frames = subject.program.method(subject.info, _FRAMES) if subject.info else None
+    dummies = dict(_dummy_frames(subject.owner[0]))
     if frames is not None:
         sheet.put("budget.frames.info", _FRAMES, SourceLine(frames[0].file, frames[2].lineno))
     elif len(dummies) == 1:
         [(number, place)] = dummies.items()
         sheet.put("budget.frames", number, place, why="as many as the videos that memory is measured with")
     else:
-        info = model.info[1].name if model.info else "the processing info"
-        sheet.ask(Question("budget.frames", "the largest number of frames of a video", (), (info,)))
+        info = subject.info[1].name if subject.info else "the processing info"
+        sheet.ask("budget.frames", "the largest number of frames of a video", (), info)
 
 
-def _dummy_frames(model: Located) -> Iterator[tuple[int, SourceLine]]:
+def _dummy_frames(module: Module) -> Iterator[tuple[int, SourceLine]]:
     """Numbers of frames of the videos with which the memory of a module's models is measured."""
-    module = model.owner[0]
     for function in (node for node in ast.walk(module.tree) if isinstance(node, FunctionNode)):
         statements = [node for node in function.body if isinstance(node, ast.Assign)]
         known = {ast.unparse(node.targets[0]): node.value for node in statements}

@@ -13,7 +13,7 @@ from math import prod
 from scaffold.cut import find_calls
 from scaffold.descriptor.expressions import Call, parse_call
 from scaffold.descriptor.port import VISUAL
-from scaffold.draft.common import Drafted, embeds_of, sized_by
+from scaffold.draft.common import put_embeds, sized_by
 from scaffold.draft.cut import Site, put_unit, reached_sites, results_of
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, attributes, tokens_of_unit
@@ -37,31 +37,30 @@ class _Tiles:
     tokens: int
     axes: int
 
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for modalities whose tiles enter alike."""
+        return self.call.text, self.tokens, self.axes
 
-def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted | None:
-    """Fill in the sections of tiles but `model`, `layout` and `integration`.
 
-    None where the embeddings are no rows of one call, or where nothing says their number.
-    """
+def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """Whether the embeddings are the rows of one call, and something says their number."""
     sites, _ = reached_sites(subject, recording, VISUAL)
-    read = ((name, _read(subject, recording.of(name), site, entry)) for name, (site, entry) in sites.items())
+    read = ((name, _read(subject, recording.of(name), site)) for name, site in sites.items())
     found = {name: tiles for name, tiles in read if tiles is not None}
     if not found:
-        return None
+        return False
     first = next(iter(found.values()))
-    alike = (first.call.text, first.tokens, first.axes)
-    kept = {name: one for name, one in found.items() if (one.call.text, one.tokens, one.axes) == alike}
+    kept = {name: one for name, one in found.items() if one.form == first.form}
     put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:
-        return None
+        return False
     for name, tiles in kept.items():
         at = f"modalities.{name}"
         sheet.put(f"{at}.pixels", tiles.site.pixels, tiles.site.place, why="all of it enters the call")
         sheet.put(f"{at}.sizes", tiles.sizes, why="so many tiles has each item")
-        embeds = embeds_of(subject, recording.of(name)[0])
-        if embeds is not None:
-            sheet.put(f"{at}.embeds", embeds, why="as the processor declares it")
+        put_embeds(subject, recording.of(name)[0], sheet)
     sheet.put("sizes.columns", ["n"], why=f"an entry of `{first.sizes}`")
     sheet.put("let.k", tokens, why=f"rows of a tile: {first.tokens} in the recording")
     sheet.put("item.rows", "n", why=f"`{first.sizes}` tiles an item")
@@ -71,11 +70,10 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted
     sheet.put("forward.call", first.call.text, first.site.place, why="the embeddings are its rows, item by item")
     if first.axes == _TABLES:
         sheet.put("forward.flatten", True, why="it gives a table of rows for each tile")
-    pixels = {name: tiles.site.pixels for name, tiles in kept.items()}
-    return Drafted(pixels, "its embeddings are no rows of one call", tuple(pixels.values()))
+    return True
 
 
-def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) -> _Tiles | None:
+def _read(subject: Subject, batches: Sequence[Batch], site: Site) -> _Tiles | None:
     """The tiles of a modality, if the embeddings of its items are the rows that one call gives of these, in order."""
     sized = sized_by(batches, site.pixels) if batches[0].kind(site.pixels) == "flat" else []
     if not sized or sized[0][1] or not site.raw or site.padded or site.short:
@@ -83,7 +81,7 @@ def _read(subject: Subject, batches: Sequence[Batch], site: Site, entry: str) ->
     sizes = sized[0][0]
     counts = [leaf.value for batch in batches for leaf in batch.inputs if leaf.at == sizes]
     held = parse_call(site.text)
-    for call in (held, *find_calls(subject.tree, way_to(subject, [entry], held))):
+    for call in (held, *find_calls(subject.tree, way_to(subject, [site.entry], held))):
         results = [leaf for batch in batches if (leaf := _result(batch, call.path)) is not None]
         tables = {leaf.shape[1:-1] for leaf in results}
         tokens = {

@@ -7,12 +7,11 @@ there is none on the hub, has the function: it calls that on the numbers of whic
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
 
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import SourceLine
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.syntax import FunctionNode, dotted
 from scaffold.watch import Batch, Field
 
@@ -20,47 +19,39 @@ from scaffold.watch import Batch, Field
 _FACTORS = tuple(product(range(3), repeat=3))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEntries:
-    """An input with `count` entries for each item, by the columns h and w of `grid`. `values` are for `item.tokens`."""
+def put_tokens(subject: Subject, batches: Sequence[Batch], field: Field, grid: str, sheet: Sheet) -> bool:
+    """Fill in `item.tokens` of an input of integers, and how it lies in a batch.
 
-    grid: str
-    count: str
-    values: Mapping[str, str]
-    made: SourceLine
-
-
-def entries_of_tokens(subject: Subject, batches: Sequence[Batch], field: Field) -> TokenEntries | None:
-    """The number and the maker of an item's entries in an input of integers, if there are more than its tokens."""
+    True where it has more entries than an item has tokens, by the columns h and w of their `grid`, and a maker.
+    """
     made = _maker(subject)
-    if made is None or field.kind != "flat":
-        return None
-    for at in dict.fromkeys(leaf.at for leaf in batches[0].inputs):
-        items = [
-            (*map(int, row), length)
-            for batch in batches
-            for leaf in batch.inputs
-            if leaf.at == at and isinstance(leaf.value, list) and leaf.shape[1:] == (2,)
-            for row, length in zip(leaf.value, batch.lengths(field.key), strict=False)
-        ]
-        fitting = [
-            (factors, rests.pop())
-            for factors in _FACTORS
-            if len(rests := {n - factors[0] * h * w - factors[1] * h - factors[2] * w for h, w, n in items}) == 1
-        ]
-        if len(fitting) == 1 and fitting[0][0][0] and fitting[0] != ((1, 0, 0), 0):
-            (area, rows, columns), more = fitting[0]
-            terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
-            text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
-            count, (module, function, place) = f"{text} + {more}" if more else text, made
-            values = {"input": field.key, "count": count, "module": module, "function": function}
-            return TokenEntries(at, count, values, place)
-    return None
+    items = [
+        (*map(int, row), length)
+        for batch in batches
+        for leaf in batch.inputs
+        if leaf.at == grid and isinstance(leaf.value, list) and leaf.shape[1:] == (2,)
+        for row, length in zip(leaf.value, batch.lengths(field.key), strict=False)
+    ]
+    fitting = [
+        (factors, rests.pop())
+        for factors in _FACTORS
+        if len(rests := {n - factors[0] * h * w - factors[1] * h - factors[2] * w for h, w, n in items}) == 1
+    ]
+    if made is None or len(fitting) != 1 or not fitting[0][0][0] or fitting[0] == ((1, 0, 0), 0):
+        return False
+    (area, rows, columns), more = fitting[0]
+    terms = [(area, "h * w"), (rows, "h"), (columns, "w")]
+    text = " + ".join(f"{n} * {term}" if n > 1 else term for n, term in terms if n)
+    count, (module, function, place) = f"{text} + {more}" if more else text, made
+    sheet.put(f"fields.{field.key}.sizes", grid, why=f"its columns say the length of each item: {count}")
+    for name, value in {"input": field.key, "count": count, "module": module, "function": function}.items():
+        sheet.put(f"item.tokens.{name}", value, place, why=f"what the processor makes of `{grid}`, h and w")
+    return True
 
 
 def _maker(subject: Subject) -> tuple[str, str, SourceLine] | None:
     """The module and name of the one function that the processor calls on the two numbers of a grid, and where."""
-    info = subject.model.info
+    info = subject.info
     owner = subject.program.made_by(info, "get_hf_processor") if info is not None else None
     method = subject.program.method(owner, "__call__") if owner is not None else None
     if owner is None or method is None:

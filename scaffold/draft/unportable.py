@@ -24,27 +24,26 @@ _RAW_ONLY = "supports_multimodal_raw_input_only"
 
 def refuse_unportable(subject: Subject) -> None:
     """Raise VCG483 for a model whose encoder is not this class's, or not vLLM's."""
-    model = subject.model
-    if model.file.startswith(_TRANSFORMERS):
+    if subject.file.startswith(_TRANSFORMERS):
         what = "its encoder is code of Hugging Face Transformers, which vLLM runs as it is: none is in the tree"
-        raise beyond(subject.tree, model.place, what)
+        raise beyond(subject.tree, subject.place, what)
     for module, target, value in subject.assigned():
         if isinstance(target, ast.Name) and target.id == _RAW_ONLY and ast.unparse(value) == "True":
             what = "its inputs go into the model as they are, and nothing is encoded before it"
             raise beyond(subject.tree, SourceLine(module.file, target.lineno), what)
-    for node in model.owner[1].body:
+    for node in subject.owner[1].body:
         if isinstance(node, FunctionNode) and node.name == "__new__":
-            file = model.module if "." not in model.module else model.file
-            names = ", ".join(f"`init {file}:{name}`" for name in sorted(served_classes(model.owner)))
+            file = subject.module if "." not in subject.module else subject.file
+            names = ", ".join(f"`init {file}:{name}`" for name in sorted(served_classes(subject.owner)))
             names = names or "`init FILE:CLASS`"
-            what = f"`{model.class_name}` makes models of other classes; draft the one that is served"
-            raise beyond(subject.tree, SourceLine(model.file, node.lineno), f"{what}: {names}")
+            what = f"`{subject.class_name}` makes models of other classes; draft the one that is served"
+            raise beyond(subject.tree, SourceLine(subject.file, node.lineno), f"{what}: {names}")
 
 
 def offered(subject: Subject) -> frozenset[str]:
     """The modalities that requests may have, in some configuration at least."""
     found: set[str] = set()
-    for _, owner in subject.program.lineage(subject.model.info) if subject.model.info else ():
+    for _, owner in subject.program.lineage(subject.info) if subject.info else ():
         limits = find_method(owner, "get_supported_mm_limits")
         keys = [key for node in ast.walk(limits) if isinstance(node, ast.Dict) for key in node.keys] if limits else []
         found |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
@@ -68,22 +67,25 @@ def refuse_release(vllm: str, layout: str | None) -> str:
     else:
         spoken = [one for one in GENERATIONS if release_order(one.first) <= release_order(version)][-1]
         dialect = known_profile(spoken).dialect
-        missing = {name: later for name, later in _LATER.items() if not later.speaks(dialect)}
+        missing = _missing(dialect)
         if layout is None and missing:
             since = ", ".join(f"{name} ({later.first})" for name, later in missing.items())
             return f"vLLM {version} is older than these layouts, which need the release in brackets or later: {since}"
-        if layout not in missing:
+        if layout is None or layout not in missing:
             return ""
         code, what, first = missing[layout].code, f"graphs of {missing[layout].name}", missing[layout].first
     problem = Diagnostic(code, f"vLLM {version} has no {what}", help=f"draft the model from {first} or later")
     raise DiagnosticError(problem)
 
 
-def too_early(tree: SourceTree) -> tuple[str, ...]:
-    """The kinds of graphs that the protocol of a tree cannot express, each with the release that brought them."""
-    dialect, later = dialect_of(tree), dict.fromkeys(_LATER.values())
-    missing = (kind for kind in later if dialect is not None and not kind.speaks(dialect))
-    return tuple(f"{kind.name} came with vLLM {kind.first}" for kind in missing)
+def lacking(tree: SourceTree) -> dict[str, Later]:
+    """The layouts that the protocol of a tree cannot express, each with its kind of graphs."""
+    dialect = dialect_of(tree)
+    return _missing(dialect) if dialect is not None else {}
+
+
+def _missing(dialect: Dialect) -> dict[str, Later]:
+    return {name: later for name, later in _LATER.items() if not later.speaks(dialect)}
 
 
 def dialect_of(tree: SourceTree) -> Dialect | None:
@@ -94,7 +96,7 @@ def dialect_of(tree: SourceTree) -> Dialect | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
+class Later:
     """A kind of graphs that not all generations can express, and the code that says so."""
 
     name: str
@@ -106,6 +108,6 @@ class _Later:
         return next(one.first for one in GENERATIONS if self.speaks(known_profile(one).dialect))
 
 
-_CUTS = _Later("cuts", "VCG442", lambda dialect: dialect.postprocess is not Postprocess.NONE)
-_ROWS = _Later("rows", "VCG446", lambda dialect: dialect.padding_logics)
-_LATER: dict[str | None, _Later] = {"cut": _CUTS, "crops": _CUTS, "rows": _ROWS}
+_CUTS = Later("cuts", "VCG442", lambda dialect: dialect.postprocess is not Postprocess.NONE)
+_ROWS = Later("rows", "VCG446", lambda dialect: dialect.padding_logics)
+_LATER = {"cut": _CUTS, "crops": _CUTS, "rows": _ROWS}

@@ -18,6 +18,8 @@ from scaffold.descriptor.load import shipped_path
 from scaffold.diagnostics import DiagnosticError
 from scaffold.diagnostics.catalogue import all_codes
 
+#: Descriptors with a gate: on pruning, on how a processor cuts images, and on data-parallel towers.
+GATED = {"cohere_compass", "kimi_k25", "minicpmv", "nano_nemotron_vl", "qwen2_5_vl", "qwen3_vl"}
 PACKAGE = Path(sys.modules["scaffold.descriptor"].__file__ or "").parent
 
 
@@ -36,6 +38,7 @@ def test_shipped_descriptors_load_by_name_without_a_remark() -> None:
         descriptor = load_descriptor(name)
         assert descriptor.warnings == ()
         assert (descriptor.name, descriptor.file) == (name, f"{name}.yaml")
+        assert (descriptor.gate is not None) == (name in GATED)
 
 
 def test_a_path_wins_and_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

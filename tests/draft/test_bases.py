@@ -9,7 +9,6 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft import NoDraft, draft_descriptor, undrafted
 from scaffold.draft.locate import locate
 from scaffold.protocol.tree import SourceTree
-from scaffold.tower.source import Program
 
 pytestmark = pytest.mark.trees
 
@@ -84,10 +83,9 @@ def tree_with(tree: SourceTree, lines: str, base: str, more: str = SUPER) -> Sou
 @pytest.mark.parametrize("case", BASES)
 def test_a_processors_base_is_followed(case, release_tree):
     tree = tree_with(release_tree(RELEASE), *BASES[case])
-    program = Program(tree)
-    model = locate(tree, program, f"{HEIR}:Heir")
-    assert PROCESSOR in [cls.name for _, cls in program.lineage(model.processor)]
-    assert not list(program.unfollowed(model.processor))
+    model = locate(tree, f"{HEIR}:Heir")
+    assert PROCESSOR in [cls.name for _, cls in model.program.lineage(model.processor)]
+    assert not list(model.program.unfollowed(model.processor))
 
 
 #: What cannot be followed: lines, base, and what is said of it.
@@ -128,18 +126,25 @@ def test_a_models_base_that_cannot_be_followed_is_named(case, release_tree):
     text, reference = MODEL[case]
     tree = release_tree(RELEASE).with_files({HEIR: f"import plugin.models as P\n\n\n{text}".encode()})
     with pytest.raises(DiagnosticError) as met:
-        locate(tree, Program(tree), reference)
+        locate(tree, reference)
     (problem,) = met.value.diagnostics
     assert problem.code == "VCG497"
     assert problem.message.startswith("the base `P.Model` of `Heir` cannot be followed: it is code of `plugin.models`")
     assert "copy its file into the tree" in (problem.help or "")
 
 
+BESIDE = b"""from plugin import Speech
+from .qwen3_vl import Qwen3VLForConditionalGeneration as Q
+
+class Heir(Speech, Q):
+    pass
+"""
+
+
 def test_a_refusal_without_a_base_names_the_base_first(release_tree, monkeypatch):
     """The file to start from has the base as its reason, too."""
     nothing_fits(monkeypatch.setattr)
-    text = "from plugin import Speech\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration as Q\n\n\n"
-    tree = release_tree(RELEASE).with_files({HEIR: f"{text}class Heir(Speech, Q):\n    pass\n".encode()})
+    tree = release_tree(RELEASE).with_files({HEIR: BESIDE})
     with pytest.raises(NoDraft) as met:
         draft_descriptor(tree, f"{HEIR}:Heir", RUN)
     (problem,) = met.value.diagnostics
@@ -151,8 +156,7 @@ def test_a_refusal_without_a_base_names_the_base_first(release_tree, monkeypatch
 def test_a_draft_beside_an_unknown_base_says_so(release_tree, monkeypatch):
     """What the run shows is enough, but a class that comes before the model's own may override it."""
     tiles_fit(monkeypatch.setattr)
-    text = "from plugin import Speech\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration as Q\n\n\n"
-    tree = release_tree(RELEASE).with_files({HEIR: f"{text}class Heir(Speech, Q):\n    pass\n".encode()})
+    tree = release_tree(RELEASE).with_files({HEIR: BESIDE})
     notes = [note for note in draft_descriptor(tree, f"{HEIR}:Heir", RUN).notes if note.code == "VCG497"]
     assert [note.severity for note in notes] == [Severity.WARNING]
     assert notes[0].message.endswith("which the tree does not have. What it overrides was not looked at")
@@ -194,6 +198,6 @@ def test_a_processor_is_registered_by(case, release_tree):
     )
     files = {HEIR: f"{text}Q.Qwen3VLModel):\n    def embed_multimodal(self, **kwargs): ...\n".encode()}
     tree = release_tree(RELEASE).with_files({**files, f"{MODELS}/registering.py": REGISTERING})
-    model = locate(tree, Program(tree), f"{HEIR}:Heir")
+    model = locate(tree, f"{HEIR}:Heir")
     assert model.info is not None
     assert (model.processor[1].name, model.info[1].name) == (PROCESSOR, "Qwen3VLProcessingInfo")

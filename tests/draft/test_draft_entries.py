@@ -1,27 +1,26 @@
-"""The drafted entries of a model: its test, its example and its row of the docs."""
+"""What a draft takes from the tree alone: a model's test, its example, its row of the docs, and its gate."""
 
 from __future__ import annotations
 
 import pytest
 import yaml
 
+from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration
-from scaffold.draft.locate import subject_of
+from scaffold.draft.locate import locate
 from scaffold.draft.sheet import Sheet
 from scaffold.watch import Recording
 
 pytestmark = pytest.mark.trees
 
 
-def recorded(placeholders, numbers=()):
-    """A recording of no calls, with what stands for an item of each modality and numbers of the configuration."""
-    return Recording("", "", {}, (), (), dict(numbers), placeholders, (), (), {})
-
-
-def drafted(tree, architecture, placeholder="<image>"):
+def drafted(tree, architecture, placeholder="<image>", numbers=(), single=False):
     """The test of a draft that serves images, and its example; each may be missing."""
     sheet, said = Sheet({}), {} if placeholder is None else {"image": placeholder}
-    draft_integration(sheet, subject_of(tree, architecture), ("image",), recorded(said))
+    if single:
+        sheet.put("explicit.single", True)
+    run = Recording("", "", {}, (), (), dict(numbers), said, (), (), {})
+    draft_integration(sheet, locate(tree, architecture), ("image",), run)
     entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
     return entries.get("test"), entries.get("example")
 
@@ -69,33 +68,27 @@ def test_names_of_examples_may_have_hyphens(release_tree):
     assert drafted(tree.with_files({example: renamed.encode()}), "Llama4ForConditionalGeneration")[1] == "llama-4"
 
 
+LAYERS = {"num_hidden_layers": 4, "moe_num_experts": 8, "moe_layer_list": [3], "moe_layers_enum": "3"}
+FEW = {"exist_overrides": {"text_config": LAYERS}, "use_original_num_layers": True}
+
+
 @pytest.mark.parametrize(
-    ("architecture", "length"),
+    ("architecture", "length", "overrides"),
     [
-        ("Blip2ForConditionalGeneration", None),
-        ("Alpamayo2Super", 8192),
-        ("BeeForConditionalGeneration", 16384),  # its example's: 4096 tokens hold no image of several tiles
-        ("PaliGemmaForConditionalGeneration", None),  # its example has less than other tests
+        ("Blip2ForConditionalGeneration", None, None),
+        ("Alpamayo2Super", 8192, None),
+        ("BeeForConditionalGeneration", 16384, None),  # its example's: 4096 tokens hold no image of several tiles
+        ("PaliGemmaForConditionalGeneration", None, None),  # its example has less than other tests
+        # The checkpoint of GLM-4V names a class of text alone: without its own vLLM served that one.
+        ("GLM4VForCausalLM", None, {"exist_overrides": {"architectures": ["GLM4VForCausalLM"]}}),
+        ("Step5ForConditionalGeneration", 4096, FEW),
     ],
 )
-def test_a_test_fits_its_machine(architecture, length, release_tree):
+def test_a_test_fits_its_machine_and_loads_its_class(architecture, length, overrides, release_tree):
     """Random weights, and the context that vLLM's own tests or example give: a class's default says nothing of one."""
     test, _ = drafted(release_tree("0.33.0"), architecture)
     assert (test["dummy_arch"], test.get("max_model_len")) == (architecture, length)
-
-
-def test_a_test_loads_the_class_that_it_is_for(release_tree):
-    """The checkpoint of GLM-4V names a class of text alone: without its own vLLM served that one."""
-    test, _ = drafted(release_tree("0.33.0"), "GLM4VForCausalLM")
-    assert test["dummy_overrides"] == {"exist_overrides": {"architectures": ["GLM4VForCausalLM"]}}
-    other, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration")
-    assert "dummy_overrides" not in other
-    few, _ = drafted(release_tree("0.33.0"), "Step5ForConditionalGeneration")
-    layers = {"num_hidden_layers": 4, "moe_num_experts": 8, "moe_layer_list": [3], "moe_layers_enum": "3"}
-    assert few["dummy_overrides"] == {
-        "exist_overrides": {"text_config": layers},
-        "use_original_num_layers": True,
-    }
+    assert test.get("dummy_overrides") == overrides
 
 
 @pytest.mark.parametrize(
@@ -110,10 +103,18 @@ def test_a_test_loads_the_class_that_it_is_for(release_tree):
     ],
 )
 def test_a_test_asks_for_no_more_context_than_was_seen(numbers, single, length, release_tree):
-    sheet, tree = Sheet({}), release_tree("0.33.0")
-    if single:
-        sheet.put("explicit.single", True)
-    run = recorded({"image": "<image>"}, numbers)
-    draft_integration(sheet, subject_of(tree, "Blip2ForConditionalGeneration"), ("image",), run)
-    test = yaml.safe_load(sheet.text([]))["integration"]["test"]
+    test, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration", numbers=numbers, single=single)
     assert (test["model"], test.get("max_model_len")) == ("Salesforce/blip2-opt-2.7b", length)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("flat", "and not batched as at"), ("batched", "and not flat_from_sizes as at")]
+)
+def test_a_condition_under_which_items_are_cut_otherwise_is_asked_for(kind, asked, release_tree):
+    """Nano Nemotron cuts tiles, or gets whole images where its tiler is dynamic; an attribute of the model says so."""
+    sheet, key = Sheet({}), "pixel_values_flat"
+    sheet.put(f"fields.{key}" if kind == "batched" else f"fields.{key}.sizes", kind)
+    put_gate(locate(release_tree("0.33.0"), "NemotronH_Nano_VL_V2"), (key,), sheet)
+    [question] = sheet.questions
+    assert (question.key, asked in question.what) == ("gates.modalities", True), question.what
+    assert [one.value for one in question.candidates] == ["not self.dynamic_resolution"] * (kind == "flat")

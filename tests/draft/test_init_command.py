@@ -133,6 +133,12 @@ WRONG = {
     "an answer without value": ([ARCH, "--answer", "let.k"], 2, "is not KEY=VALUE"),
     "an answer to nothing": ([ARCH, "--answer", "let.kk=1"], 2, "Did you mean `let.k`?"),
     "sound by a recipe": ([ARCH, "--audio", "--recipe", __file__], 2, "--audio goes without --recipe"),
+    "all answers and none": ([ARCH, "--yes", "--no-input"], 2, "exclude each other"),
+    "values without a run": ([ARCH, "--no-run", "--set", "a=1"], 2, "--no-run runs nothing"),
+    "a recording without a run": ([ARCH, "--no-run", "--show-recording"], 2, "--no-run runs nothing"),
+    "a run without a run": ([ARCH, "--no-run", "--run"], 2, "--no-run runs nothing"),
+    "a draft as JSON": ([ARCH, "--json"], 2, "--json goes with --show-recording"),
+    "code of no checkpoint": ([ARCH, "--show-recording", "--trust-remote-code"], 2, "name its folder"),
     "a wrong answer": ([ARCH, "--answer", "let.k=self.tokens("], 3, "`k: self.tokens(    # answered`"),
     "an unknown name": ([ARCH, "--answer", "let.k=zebra"], 3, "the name `zebra` is not defined"),
 }
@@ -365,11 +371,6 @@ class TestYes:
         assert "my.yaml" not in err
         assert not Path("my.yaml").exists()
 
-    def test_it_contradicts_no_input(self, run, tree):
-        code, _, err = run("init", ARCH, "--vllm", tree, "--yes", "--no-input")
-        assert code == 2
-        assert "exclude each other" in err
-
 
 class TestFiles:
     @pytest.mark.parametrize("folder", ["", "tree"])
@@ -435,31 +436,22 @@ def terminal(tree: Path, folder: Path, typed: str, *more: str) -> tuple[int, str
 
 
 class TestTerminal:
-    def test_empty_answer_takes_the_first_candidate(self, tree, tmp_path):
-        code, shown = terminal(tree, tmp_path, "\n")
+    @pytest.mark.parametrize(
+        ("typed", "more", "words", "said"),
+        [
+            # An empty answer takes the first candidate; one that cannot be is asked for again, and `-` puts it off.
+            ("\n", [], ["let.k: the tokens of one tile", "candidate: self.num"], "self.num_image_token    # answered"),
+            ("6o4\nself.tokens\n", [], ["this cannot be: ", "Enter takes the first"], "self.tokens    # answered"),
+            ("-\n", [], ["`-` leaves the question open: TODO in the draft", "1 of 1 question open"], "TODO"),
+            ("", ["--no-input"], [], "TODO"),
+        ],
+    )
+    def test_what_is_typed_is_the_answer(self, typed, more, words, said, tree, tmp_path):
+        code, shown = terminal(tree, tmp_path, typed, *more)
         assert code == 0, shown
-        assert "let.k: the tokens of one tile" in shown
-        assert "candidate: self.num_image_token" in shown
-        assert "  k: self.num_image_token    # answered\n" in (tmp_path / "my.yaml").read_text()
-
-    def test_an_answer_that_cannot_be_is_asked_again(self, tree, tmp_path):
-        code, shown = terminal(tree, tmp_path, "6o4\nself.tokens\n")
-        assert code == 0, shown
-        assert shown.count("\nlet.k [") == 2
-        assert "this cannot be: " in shown
-        assert "Enter takes the first candidate, `-` leaves the question open: TODO in the draft" in shown
-        assert "  k: self.tokens    # answered\n" in (tmp_path / "my.yaml").read_text()
-
-    def test_a_question_is_put_off(self, tree, tmp_path):
-        code, shown = terminal(tree, tmp_path, "-\n")
-        assert code == 0, shown
-        assert "  k: TODO\n" in (tmp_path / "my.yaml").read_text()
-        assert "1 of 1 question open" in shown
-
-    def test_no_input_asks_nothing(self, tree, tmp_path):
-        code, shown = terminal(tree, tmp_path, "", "--no-input")
-        assert code == 0, shown
-        assert "  k: TODO\n" in (tmp_path / "my.yaml").read_text()
+        assert shown.count("\nlet.k [") == typed.count("\n")
+        assert all(word in shown for word in words), shown
+        assert f"  k: {said}\n" in (tmp_path / "my.yaml").read_text()
 
     def test_interrupted_nothing_is_written(self, tree, tmp_path):
         code, shown = terminal(tree, tmp_path, INTERRUPT)

@@ -1,13 +1,12 @@
-"""From an architecture to its class and its processor, in every form in which vLLM 0.33 registers them."""
+"""From an architecture to its class and its processor, in every form in which vLLM 0.33 registers them, or to none."""
 
 from __future__ import annotations
 
 import pytest
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.draft import architectures
+from scaffold.draft import architectures, refuse_model
 from scaffold.draft.locate import locate
-from scaffold.tower.source import Program
 
 pytestmark = pytest.mark.trees
 
@@ -45,7 +44,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_class_and_processor(name, release_tree):
     tree = release_tree(RELEASE)
-    model = locate(tree, Program(tree), name)
+    model = locate(tree, name)
     assert model.info is not None
     assert model.file.endswith(FOUND[name][0])
     assert (model.processor[1].name, model.info[1].name) == FOUND[name][1:]
@@ -104,7 +103,7 @@ def test_what_is_not_found_says_why(case, release_tree):
     (name, release), code, message, help_text, (file, line) = NOT_FOUND[case]
     tree = release_tree(release)
     with pytest.raises(DiagnosticError) as met:
-        locate(tree, Program(tree), name)
+        locate(tree, name)
     [problem] = met.value.diagnostics
     assert problem.code == code
     assert message in problem.message
@@ -112,3 +111,21 @@ def test_what_is_not_found_says_why(case, release_tree):
     assert problem.span.file.endswith(file)
     path = problem.span.file.removeprefix(f"{tree.label}/")
     assert line in tree.read(path).splitlines()[problem.span.line - 1]
+
+
+#: Models that no layout will ever express, refused before anything runs -> code and words of the one reason
+UNPORTABLE = {
+    "TransformersMultiModalForCausalLM": ("VCG483", "its encoder is code of Hugging Face Transformers"),
+    "Terratorch": ("VCG483", "its inputs go into the model as they are"),
+    "MiniCPMV": ("VCG483", "draft the one that is served: `init minicpmv:MiniCPMV2_0`, `init minicpmv:MiniCPMV2_5`"),
+    "vllm/model_executor/models/minicpmv.py:MiniCPMVBaseModel": ("VCG481", "processor"),
+}
+
+
+@pytest.mark.parametrize("model", UNPORTABLE)
+def test_what_can_never_be_ported_is_refused_first(model, release_tree):
+    with pytest.raises(DiagnosticError) as error:
+        refuse_model(release_tree(RELEASE), model)
+    [problem] = error.value.diagnostics
+    code, words = UNPORTABLE[model]
+    assert (problem.code, words in problem.message) == (code, True), problem.message

@@ -11,8 +11,8 @@ import yaml
 from scaffold.descriptor.load import load_descriptor_text
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor
-from scaffold.draft.common import Drafted, omitted
-from scaffold.draft.locate import subject_of
+from scaffold.draft.common import omitted
+from scaffold.draft.locate import locate
 from scaffold.verify.numeric import check_numerics, record_run
 from scaffold.watch import Recording
 from scaffold.workflow import numeric_requests, prepare_port, recording_request
@@ -45,21 +45,6 @@ SHOWN = {
 
 CHUNKS = "AudioFlamingo3ForConditionalGeneration"
 LAYERS = "MossTranscribeDiarizeForConditionalGeneration"
-SHOWN_OF_LAYERS = {
-    "layout": "cut",
-    "let": {
-        "bins": "self.config.audio_config.num_mel_bins",
-        "frames": "2 * self.config.audio_config.max_source_positions",
-        "rows": "self.config.audio_config.max_source_positions",
-        "columns": "self.config.audio_config.d_model",
-    },
-    "pixels": {"shape": ["bins", "frames"]},
-    "forward": {
-        "unit": ["rows", "columns"],
-        "loop": "self.layers",
-        "call": "self.whisper_encoder.forward_layers(pixels)",
-    },
-}
 
 
 def test_a_quarter_of_a_sound_is_made_quiet() -> None:
@@ -127,7 +112,7 @@ def test_what_another_encoder_of_a_model_serves_is_left_out_with_a_note(
     reference: str, drafted: str, left: list[str], release_tree: Any
 ) -> None:
     recording = Recording("", "", {}, (), (), {}, {}, (), (), {})
-    notes = omitted(subject_of(release_tree("0.33.0"), reference), recording, Drafted({drafted: "pixels"}))
+    notes = omitted(locate(release_tree("0.33.0"), reference), recording, [drafted], "")
     assert [(note.code, note.message.split("`")[1]) for note in notes] == [("VCG484", name) for name in left]
 
 
@@ -179,27 +164,12 @@ def test_chunks_and_a_mask_that_are_inputs_give_a_port_for_a_tree(release_tree: 
 
 @pytest.mark.trees
 @pytest.mark.lab
-def test_the_layers_of_an_encoder_are_cut_where_its_call_gets_lengths(release_tree: Any) -> None:
+def test_the_method_of_a_loop_has_types_for_all_that_it_takes(release_tree: Any) -> None:
     tree = release_tree("0.33.0")
-    recording = record_run(recording_request(tree, LAYERS))
-    draft = draft_descriptor(tree, LAYERS, recording)
-    seen = yaml.safe_load(draft.text)
-    assert draft.questions == ()
-    assert {key: seen[key] for key in SHOWN_OF_LAYERS} == SHOWN_OF_LAYERS
-    # The method of the loop has types for all that it takes.
-    files = {
-        change.path: change.after for change in prepare_port(load_descriptor_text(draft.text, "x.yaml"), tree).changed
-    }
-    [whisper] = [text for path, text in files.items() if path.endswith("/whisper.py")]
+    draft = draft_descriptor(tree, LAYERS, record_run(recording_request(tree, LAYERS)))
+    prepared = prepare_port(load_descriptor_text(draft.text, "x.yaml"), tree)
+    [whisper] = [change.after for change in prepared.changed if change.path.endswith("/whisper.py")]
     assert b"def forward_layers(self, hidden_states: torch.Tensor)" in (whisper or b"")
-
-    def told_more(call: Any) -> Any:
-        more = replace(call.arguments[0], at="lengths", shape=call.arguments[0].shape[:1])
-        return replace(call, arguments=(*call.arguments, more)) if call.part.endswith(".layers.1") else call
-
-    batches = tuple(replace(batch, calls=tuple(map(told_more, batch.calls))) for batch in recording.batches)
-    with pytest.raises(DiagnosticError, match="neither it nor a call around it gets all pixels as units"):
-        draft_descriptor(tree, LAYERS, replace(recording, batches=batches))
 
 
 def test_a_test_entry_of_sound_alone_is_refused() -> None:

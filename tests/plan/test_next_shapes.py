@@ -23,8 +23,7 @@ from init_draft import RUN, tiles_fit
 import scaffold
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft import draft_descriptor, inherited_port
-from scaffold.draft.common import Drafted
-from scaffold.draft.locate import Subject, subject_of
+from scaffold.draft.locate import Subject, locate
 from scaffold.draft.ported import fitting_mixin
 from scaffold.draft.sheet import Sheet
 from scaffold.plan.file_plans import Present
@@ -128,7 +127,7 @@ def test_a_mixin_of_the_tree_is_proposed_where_it_fits(
     bare = bare_host(new_host)
     mixin = new_host.read(MIXIN).replace(*changes, 1) if changes else new_host.read(MIXIN)
     tree = new_host.with_files({HOST: bare.encode(), MIXIN: mixin.encode()})
-    found = fitting_mixin(subject_of(tree, model), inputs)
+    found = fitting_mixin(locate(tree, model), inputs)
     assert (found is not None) is fits
     assert found is None or (found[0], found[1].file) == (NAMED, MIXIN)
     assert found is None or f"all methods but {CONFIG}" in found[2]
@@ -143,9 +142,10 @@ def test_a_draft_names_it_and_new_adds_it(new_host: SourceTree, monkeypatch: pyt
     """Nothing by hand: the port is the one of a class that has the base."""
     bare = new_host.with_files({HOST: bare_host(new_host).encode(), MIXIN: new_host.read_bytes(MIXIN)})
 
-    def fits(subject: Subject, recording: Recording, sheet: Sheet) -> Drafted:
+    def fits(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+        sheet.put("modalities.image.pixels", "pixel_values")
         sheet.put("output.hidden_size", "self.visual.out_hidden_size")
-        return Drafted({"image": "pixel_values"}, gated=None)
+        return True
 
     for layout in ("packed", "tiles"):  # the mixin is one for rows of all items behind each other
         monkeypatch.setattr("scaffold.draft.drafting._LAYOUTS", ((layout, "", fits),))

@@ -264,14 +264,3 @@ class TestCommand:
         assert code == 0, err
         words = "--set text_config.head_dim=32 --recipe automatic"
         assert f"init {KIMI} {words} --vllm {RELEASE} -o kimi_vl.yaml`" in err
-
-    def test_what_builds_a_model_is_for_a_run(self, run: Any) -> None:
-        for more in (("--set", "a=1"), ("--show-recording",), ("--run",)):
-            code, _, err = run(KIMI, "--no-run", *more)
-            assert (code, "--no-run runs nothing" in err) == (2, True)
-        code, _, err = run(KIMI, "--json")
-        assert (code, "--json goes with --show-recording" in err) == (2, True)
-
-    def test_code_of_a_checkpoint_needs_its_folder(self, run: Any) -> None:
-        code, _, err = run(KIMI, "--show-recording", "--trust-remote-code")
-        assert (code, "name its folder" in err) == (2, True)
