@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
@@ -582,7 +583,9 @@ def _size(recording: Recording, value: int, name: str, sheet: Sheet) -> str:
     """
     what = f"a size of a unit: {value} in the recording"
     texts = _of_spectrum(recording, value) or _of_configuration(list(dict.fromkeys(_texts(recording, value, sheet))))
-    known = next((key for key in sheet.keys("let.") if sheet.value(key) in texts[:1]), None)
+    asked = (question.key for question in sheet.questions if question.what == what)
+    same = (key for key in sheet.keys("let.") if sheet.value(key) in texts[:1])
+    known = next(chain(asked, same), None)
     if known is not None:
         return known.removeprefix("let.")
     if texts and "side //" in texts[0]:
