@@ -53,7 +53,7 @@ def encoder_of(call: Call) -> Call:
 class PreparedExtractor(_Extractor):
     """`before` is the name of the method, which says with `WHY` what it gives."""
 
-    WHY: ClassVar[str] = "What the layers are called with, and the sizes of the items."
+    WHY: ClassVar[str] = "Inputs of the layers, and the sizes of the items."
 
     def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form, before: str) -> None:
         super().__init__(tree, family, way, form)
@@ -112,7 +112,7 @@ class PreparedExtractor(_Extractor):
 
 
 class _UnitsExtractor(PreparedExtractor):
-    WHY = "What the encoder gets of the units."
+    WHY = "Inputs of the encoder, from those of the model."
 
     def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form, before: str) -> None:
         assert form.call is not None
