@@ -396,7 +396,7 @@ class PackedBudget(Reasoned):
     min: Expression = declare(_LET, "smallest budget that makes sense", examples=[64])
     frames: Expression | FramesInfo | None = declare(
         Shape("an expression or {info: METHOD}", scalar=_LET, mapping=Section(FramesInfo)),
-        "largest number of frames of a video",
+        "largest number of frames of a video, for which releases before 0.27 ask",
         default=None,
     )
 
