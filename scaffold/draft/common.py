@@ -110,10 +110,12 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
     """
     grids = sheet.value("layout") == "rows"
     refused = set(_refused(subject))
+    embeds = [field.key for field in batches[0].fields if EMBEDS.search(field.key)]
     for field in batches[0].fields:
         if field.modality != batches[0].modality or field.key in refused:
             continue
-        if EMBEDS.search(field.key) and not reads(subject, field.key):
+        # A model may hand embeddings of videos on under the key of images.
+        if EMBEDS.search(field.key) and not any(reads(subject, key) for key in embeds):
             continue
         at = f"fields.{field.key}"
         if field.kind == "batched":

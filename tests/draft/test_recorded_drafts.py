@@ -133,13 +133,15 @@ SEEN: dict[str, dict[str, Any]] = {
         "forward.call": "self._get_vision_hidden_states(pixels)",
         "forward.layers": ["self._spatial_vision_layer", {"table": "self._deepstack_layer_map", "column": 0}],
     },
-    # Two loops over the layers, on units that the model pads to the longest.
+    # Two loops over the layers, on units that the model pads to the longest. It hands embeddings of videos on under the
+    # key of those of images.
     MINICPM: {
         "forward.loop": "self.vpm.encoder.layers",
         "forward.call": "self.forward_layers(pixels, self.config.insert_layer_id, mask)",
         "forward.with": {"mask": "additive"},
         "modalities.image.pixels": "pixel_values",
         "modalities.video.pixels": "video_pixel_values",
+        "fields.video_embeds": "batched",
     },
     # The encoder gets patches of an image, and a mask only where some have none.
     "Idefics3ForConditionalGeneration": {

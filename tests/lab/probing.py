@@ -171,10 +171,11 @@ def _look(roots: Sequence[str], host: Any, config: Any, recipe: Any, asked: Mapp
             found["error"] = f"{stage}: {type(error).__name__}: {error}"
             return found
         found["served"] = _described(graph_buffers)
-        nothing = host.select_encoder_cudagraph_items(inputs, [])
-        found["selected"] = {
-            key: len(value) for key, value in nothing.items() if isinstance(value, list | torch.Tensor)
-        }
+        if getattr(host, "supports_encoder_tp_data", False):  # else no rank is without items
+            nothing = host.select_encoder_cudagraph_items(inputs, [])
+            found["selected"] = {
+                key: len(value) for key, value in nothing.items() if isinstance(value, list | torch.Tensor)
+            }
     return found
 
 
