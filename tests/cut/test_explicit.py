@@ -632,3 +632,14 @@ def test_a_value_takes_the_place_of_its_one_name(before: str, after: str, same: 
         for body in (before, after)
     ]
     assert (prove_extraction(*texts, frozenset({("M", "m")}), None, "m.py") == ()) is same
+
+
+def test_images_of_one_embedding_are_batched(release_tree):
+    """vLLM batches at most as many items as the smallest budget has tokens."""
+    tokens, tree = "tokens: (side // self.config.vision_config.patch_size) ** 2", release_tree("0.33.0")
+    one, more = (prepare_port(port_of("llava", (tokens, f"tokens: {number}")), tree) for number in (1, 16))
+    source = one.plan.methods.source
+    assert "return min(8, max_budget), max_budget" in source
+    assert "max_images = max(min(max_batch_size, token_budget), 1)" in source
+    assert 'assert len(features) == len(inputs["pixel_values"])' in source
+    assert "return min(16, max_budget), max_budget" in more.plan.methods.source

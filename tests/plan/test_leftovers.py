@@ -47,7 +47,11 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
         set(),
         {"Qwen2VLForConditionalGeneration.multimodal_config"},
     ),
-    "qwen3_vl": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "qwen3_vl": (
+        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
+        set(),
+        {"Qwen3VLProcessingInfo.get_num_frames_with_most_features"},  # the port asks for no number of frames
+    ),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
         set(),
