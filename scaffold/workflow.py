@@ -297,7 +297,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
                 frozenset(place[1:] for place in own if place[0] == path),
                 plan.extraction.after,
                 path,
-                plan.extraction.layers.before if plan.extraction.layers else None,
+                plan.extraction.prepared.before if plan.extraction.prepared else None,
                 plan.extraction.made,
             )
         )

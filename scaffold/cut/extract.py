@@ -55,7 +55,7 @@ _PARAMETER = "pixel_values"
 
 
 @dataclass(frozen=True)
-class Layers:
+class Prepared:
     """How a port calls the parts of a model around its encoder, where a method of the model prepares what that gets.
 
     `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is what a graph
@@ -94,7 +94,7 @@ class Extraction:
     regroups: bool
     encode: str = ""
     returns: str = ""
-    layers: Layers | None = None
+    prepared: Prepared | None = None
     unpacked: tuple[str, str] | None = None
     unused: tuple[DropImport, ...] = ()
     place: int = 0

@@ -12,15 +12,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaffold.cut.extract import Extraction, Form, Layers, _callee, _Method, _Misfit, _Regrouped
+from scaffold.cut.extract import Extraction, Form, Prepared, _callee, _Method, _Misfit, _Regrouped
 from scaffold.cut.hoist import method_lines
-from scaffold.cut.prepared import Fixed, PreparedExtractor, place_of
+from scaffold.cut.prepared import Fixed, PreparedExtractor
 from scaffold.cut.result import find_change
 from scaffold.cut.way import Way
 from scaffold.diagnostics import Diagnostic
 from scaffold.protocol import SourceTree
 from scaffold.syntax import FunctionNode, find_class
-from scaffold.tower.parts import MethodEdit
 from scaffold.tower.source import Owner
 
 
@@ -68,13 +67,8 @@ class _LayersExtractor(PreparedExtractor):
         known = [self._argument(outer, name) for name in live]
         texts = self._unparsed([*known, *(self._handed_over(outer, value) for value in values)])
         arguments, handed = texts[: len(live)], texts[len(live) :]
-        edits = [MethodEdit(*place_of(inner), (self.before,), added)] if added else []
-        if not self._is_cut(outer):
-            after = self.form.after or ""
-            text = f"{self._source(outer, live)}\n{self._after_method(outer, live)}"
-            edits.append(MethodEdit(*place_of(outer), (after,), text))
         extraction = Extraction(
-            tuple(edits),
+            self._edits(inner, added, outer, live),
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
@@ -88,8 +82,8 @@ class _LayersExtractor(PreparedExtractor):
         assert isinstance(encode, ast.Call)
         filled = Fixed(path, given).visit(ast.parse(ast.unparse(encode), mode="eval").body)
         prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
-        layers = Layers(self.before, prepare, made, filled, whole, self._backend(inner, path))
-        return replace(extraction, layers=layers)
+        around = Prepared(self.before, prepare, made, filled, whole, self._backend(inner, path))
+        return replace(extraction, prepared=around)
 
     def _unpacked_as(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
         return None  # A port of rows has no statement for it.

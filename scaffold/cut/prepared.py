@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from scaffold.cut.chains import find_wait
+from scaffold.cut.edits import place_of
 from scaffold.cut.extract import (
     Extraction,
     Form,
-    Layers,
+    Prepared,
     _callee,
     _Extractor,
     _Method,
@@ -110,6 +111,14 @@ class PreparedExtractor(_Extractor):
         why = f'    """{self.WHY}"""'
         return made, taken, f"{header}\n{why}\n{moved}\n    return {', '.join(made)}\n\n{changed}\n"
 
+    def _edits(self, inner: _Method, added: str, outer: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
+        """Those that make the methods in front of the encoder's call and behind it, where no earlier port made them."""
+        edits = [MethodEdit(*place_of(inner.station), (self.before,), added)] if added else []
+        if not self._is_cut(outer):
+            text = f"{self._source(outer, live)}\n{self._after_method(outer, live)}"
+            edits.append(MethodEdit(*place_of(outer.station), (self.form.after or "",), text))
+        return tuple(edits)
+
 
 class _UnitsExtractor(PreparedExtractor):
     WHY = "Inputs of the encoder, from those of the model."
@@ -140,23 +149,20 @@ class _UnitsExtractor(PreparedExtractor):
         cut = self._cut(outer)
         live = self._live(cut)
         arguments, place = self._unparsed([self._argument(cut, name) for name in live]), len(live)
-        edits = [MethodEdit(*place_of(inner), (self.before,), added)] if added else []
+        edits = self._edits(inner, added, cut, live)
         if self._is_cut(cut):
             live, place = self._called(cut, live)
             arguments = self._unparsed([self._argument(cut, name) for name in live])
-        else:
-            text = f"{self._source(cut, live)}\n{self._after_method(cut, live)}"
-            edits.append(MethodEdit(*place_of(outer), (self.form.after or "",), text))
         held = ast.parse(self.call.python({"pixels": pixels}), mode="eval").body
         return Extraction(
-            tuple(edits),
+            edits,
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
             self.parsed,
             split=False,
             regroups=False,
-            layers=Layers(self.before, prepare, made, held, whole, pixels=pixels),
+            prepared=Prepared(self.before, prepare, made, held, whole, pixels=pixels),
             unpacked=self.unpacked,
             unused=self.unused,
             place=place,
@@ -254,10 +260,6 @@ class Fixed(ast.NodeTransformer):
             ):
                 return ast.Constant(isinstance(op, ast.Is))
         return node
-
-
-def place_of(method: _Method) -> tuple[str, str, str]:
-    return method.station.file, method.station.class_name, method.station.function
 
 
 def _is_docstring(node: ast.stmt) -> bool:

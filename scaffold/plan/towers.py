@@ -44,7 +44,7 @@ from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
     from scaffold.cut import Sharding, Way
-    from scaffold.cut.extract import Layers
+    from scaffold.cut.extract import Prepared
     from scaffold.descriptor import AnyPort, PathsPort, TilesPort
     from scaffold.protocol import ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
@@ -125,8 +125,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
             if isinstance(port.explicit, ExplicitRows):
                 form = Form(entry, None, port.explicit.after, port.span("explicit"))
                 found = find_layers(tree, family, way, form, port.explicit.before, not attention_leaves_rows(tree))
-                if isinstance(found, Extraction) and found.layers is not None:
-                    _check_arguments(port, port.explicit, found.layers)
+                if isinstance(found, Extraction) and found.prepared is not None:
+                    _check_arguments(port, port.explicit, found.prepared)
             else:
                 assert isinstance(port, CutPort)
                 encode = ENCODE_METHODS[port.unit]
@@ -224,7 +224,7 @@ def _sharding(port: TilesPort | PathsPort, tree: SourceTree, model: ModelAnchor,
     return None if foreign else found
 
 
-def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Layers) -> None:
+def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Prepared) -> None:
     """Raise VCG443 for a variable of `explicit` that the encoder's call does not read, and for one that it misses."""
     read = {node.id for node in ast.walk(layers.encode) if isinstance(node, ast.Name)} & {*layers.made}
     keys = ("rotary", "offsets", "longest", "lengths")

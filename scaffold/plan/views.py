@@ -1039,7 +1039,7 @@ def _units(
         least = Code(f"self._encoder_cudagraph_{unit}_tokens")
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
-    layers, batch = extraction.layers, {"batch_mm_kwargs": "mm_kwargs"}
+    layers, batch = extraction.prepared, {"batch_mm_kwargs": "mm_kwargs"}
     if layers is not None:
         joined = {key: layers.pixels if key == modality.pixels else key for key in shapes}
     elif explicit.single and extraction.regroups:
@@ -1153,8 +1153,8 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
 
 def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shared: dict[str, Any]) -> LayersView:
     """The view of an explicit port of rows."""
-    assert extraction.layers is not None
-    layers = extraction.layers
+    assert extraction.prepared is not None
+    layers = extraction.prepared
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     names = Names.of(port)
     [modality] = port.modalities.values()
