@@ -23,7 +23,6 @@ from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
 from scaffold.plan.towers import TowerPlan, plan_tower, port_in
-from scaffold.plan.views import claims_frames
 from scaffold.protocol import (
     absent_reason,
     find_model,
@@ -47,7 +46,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     notes = left_out(port, profile.dialect)
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
-    tower = plan_tower(port, tree, model, claims_frames=claims_frames(port, profile.dialect))
+    tower = plan_tower(port, tree, model, profile.dialect)
     notes += check_names(port, tree, model)
     module, _, class_name = (port.model.mixin or "").rpartition(".")
     named = find_model(tree, module, class_name) if port.model.mixin else None

@@ -1,8 +1,9 @@
 """Plans the changes of the tower and of the model class that a port needs beside the protocol methods.
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
-and takes. The model class gets `self.vllm_config` where it lacks it and the port reads the user's limit of frames in
-it, or `self.model_config` where the number of frames is asked from the processing info and the class keeps neither.
+and takes. The `__init__` of the model class keeps vLLM's configuration where it does not and the port reads the user's
+limit of frames in it, the model's configuration where the port asks the processing info for the number of frames and
+the class keeps neither, and the captured offsets where the manager cannot pad a batch to them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
-from scaffold.plan.views import TreeFacts, counter_of
+from scaffold.plan.views import OFFSETS, TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
@@ -46,15 +47,18 @@ if TYPE_CHECKING:
     from scaffold.cut import Sharding, Way
     from scaffold.cut.extract import Prepared
     from scaffold.descriptor import AnyPort, PathsPort, TilesPort
-    from scaffold.protocol import ModelAnchor, SourceTree
+    from scaffold.protocol import Dialect, ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
-    from scaffold.tower.source import Owner, Program
+    from scaffold.tower.source import Module, Owner, Program
 
 #: vLLM's hook that runs mypy, with the folders that it leaves out.
 _TYPE_CHECK = "tools/pre_commit/mypy.py"
 
 #: The gate of a port whose items data parallelism could not gather, and vLLM's functions that share an item's work.
 _DATA_PARALLEL, _SHARDED = "not self.use_data_parallel", "run_dp_sharded"
+
+#: vLLM's functions that pad the offsets of a batch with empty sequences, and of a batch of FlashInfer's.
+_PADDING = ("_pad_cumulative_seqlens_buffer", "_pad_flashinfer_cu_seqlens_buffer")
 
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
@@ -86,10 +90,10 @@ def port_in(port: AnyPort, tree: SourceTree) -> AnyPort:
     return port
 
 
-def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_frames: bool = False) -> TowerPlan:
+def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dialect | None = None) -> TowerPlan:
     """The tower's part of a port. Raises VCG45x when the tower cannot be split, VCG429 when it does not fit.
 
-    `claims_frames`: the port reads the user's limit of frames from vLLM's configuration, if the class keeps that.
+    `dialect`: the protocol of a port in a tree; None for an adapter.
     """
     from scaffold.tower import attention_leaves_rows, split_tower
     from scaffold.tower.source import Program
@@ -173,6 +177,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
         counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
         device_bounds=tuple(_device_bounds(tower)),
     )
+    if facts.attention_fills_zeros:  # elsewhere the rows behind a batch need sequences
+        facts = replace(facts, padding=_padding(module, flashinfer=port.flashinfer and facts.has_lengths is not False))
     frames = port.sequences[0].unit != "item"
     split = None if tower.already_split else split_tower(tower, frames=frames)
     if split is not None:
@@ -183,20 +189,29 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, *, claims_fr
     if split is not None:
         for part in split.edits:
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
-    if claims_frames and not facts.has_vllm_config and (inits := _configuring_inits(port, program, tree, family)):
+    claims = dialect is not None and claims_frames(port, dialect)
+    inits = _Inits(port, program, tree, family)
+    if claims and not facts.has_vllm_config and inits.keep_everywhere("vllm_config", "vllm_config"):
         facts = replace(facts, has_vllm_config=True)
-        for each in inits:
-            edits[each.file].append(each.keep("vllm_config", "vllm_config"))
-    elif port.frames_info and not claims_frames and not facts.has_vllm_config and not _has(family, "model_config"):
-        init = _configuring_init(family)
-        if init is None:
-            raise DiagnosticError.of(
-                "VCG419",
-                f"{model.class_name} keeps no configuration to ask for the number of frames",
-                tree.span(model.path, model.line),
-                "give budget.frames as an expression instead of a method of the processing info",
-            )
-        edits[init.file].append(init.keep("model_config", "vllm_config.model_config"))
+    asks = port.frames_info and (not claims or (dialect is not None and dialect.frames_method))
+    knows = facts.has_vllm_config or _has(family, "model_config")
+    if asks and not knows and not inits.keep("model_config", "vllm_config.model_config"):
+        raise DiagnosticError.of(
+            "VCG419",
+            f"{model.class_name} keeps no configuration to ask for the number of frames",
+            tree.span(model.path, model.line),
+            "give budget.frames as an expression instead of a method of the processing info",
+        )
+    pads = dialect is not None and not dialect.padding_logics
+    if pads and not inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]"):
+        raise DiagnosticError.of(
+            "VCG419",
+            f"{model.class_name}, or a subclass of it, has no `__init__` that could keep the captured offsets",
+            tree.span(model.path, model.line),
+            "set `self.config` in its `__init__`, as vLLM's models do",
+        )
+    for path, edit in inits.edits():
+        edits[path].append(edit)
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"
     evidence = (
         Fact("tower", f"{tower.class_name}, {state}", tower.file),
@@ -262,6 +277,13 @@ def _optional(port: ReentryPort, family: Family) -> str | None:
         if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name
     )
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
+
+
+def _padding(module: Module, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:
+    """vLLM's functions that pad offsets, in the module of a tower: all that a port needs, or none."""
+    wanted = _PADDING if flashinfer else _PADDING[:1]
+    found = tuple((dotted(module.file), name) for name in wanted if name in module.functions)
+    return found if len(found) == len(wanted) else ()
 
 
 def _sync_guard(tree: SourceTree) -> str | None:
@@ -498,25 +520,46 @@ class ConfiguringInit:
     node: FunctionNode
     anchor: ast.stmt
 
-    def keep(self, attribute: str, value: str) -> ReplaceMethod:
-        """The edit that keeps another value behind it."""
+    def keep(self, statements: Sequence[str]) -> ReplaceMethod:
+        """The edit that puts more statements behind it."""
         lines, after = self.text.splitlines(), self.anchor.end_lineno or self.anchor.lineno
         first = min([self.node.lineno, *(node.lineno for node in self.node.decorator_list)])
-        line = f"{' ' * self.anchor.col_offset}self.{attribute} = {value}"
-        source = "\n".join([*lines[first - 1 : after], line, *lines[after : self.node.end_lineno]])
+        more = [f"{' ' * self.anchor.col_offset}{statement}" for statement in statements]
+        source = "\n".join([*lines[first - 1 : after], *more, *lines[after : self.node.end_lineno]])
         return ReplaceMethod(self.class_name, "__init__", textwrap.dedent(source) + "\n")
 
 
-def _configuring_inits(
-    port: PackedPort, program: Program, tree: SourceTree, family: Family
-) -> tuple[ConfiguringInit, ...]:
-    """Those that the class and the subclasses with its port run. None of them where one cannot be changed."""
-    heirs = find_subclasses(tree, port.module, port.class_name)
-    owners = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
-    families = [family, *(tuple(program.lineage(owner)) for owner in owners)]
-    found = [_configuring_init(each) for each in families if not _has(each, "vllm_config")]
-    right = [init for init in found if init and (tree.package is None or tree.beside(init.file))]
-    return tuple({(init.file, init.class_name): init for init in right}.values()) if len(right) == len(found) else ()
+class _Inits:
+    """The statements that the `__init__` of a model, and those of its subclasses, get more."""
+
+    def __init__(self, port: PackedPort, program: Program, tree: SourceTree, family: Family) -> None:
+        heirs = find_subclasses(tree, port.module, port.class_name)
+        ported = [heir for heir in heirs if heir.class_name not in port.model.optout]
+        self.tree = tree
+        self.families = [family, *(tuple(program.lineage(program.owner(h.path, h.class_name))) for h in ported)]
+        self.statements: dict[ConfiguringInit, list[str]] = {}
+
+    def keep(self, attribute: str, value: str) -> bool:
+        """Whether the model can keep a value, which then is kept."""
+        return self._keep([_configuring_init(self.families[0])], f"self.{attribute} = {value}")
+
+    def keep_everywhere(self, attribute: str, value: str, annotation: str = "") -> bool:
+        """Whether the model and each subclass with its port can; None of them does where one cannot."""
+        lacking = [family for family in self.families if not _has(family, attribute)]
+        kind = f": {annotation}" if annotation else ""
+        return self._keep([*map(_configuring_init, lacking)], f"self.{attribute}{kind} = {value}")
+
+    def _keep(self, found: Sequence[ConfiguringInit | None], statement: str) -> bool:
+        changes = [init for init in found if init and (self.tree.package is None or self.tree.beside(init.file))]
+        if not changes or len(changes) < len(found):
+            return False
+        for init in dict.fromkeys(changes):
+            self.statements.setdefault(init, []).append(statement)
+        return True
+
+    def edits(self) -> Iterator[tuple[str, Edit]]:
+        """An edit for each, with its file."""
+        return ((init.file, init.keep(statements)) for init, statements in self.statements.items())
 
 
 def _configuring_init(family: Family) -> ConfiguringInit | None:

@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import CropsPort, CutPort, PackedPort, PathsPort, ReentryPort, RowsPort, SizedPort, TilesPort
 from scaffold.descriptor.expressions import (
     Attribute,
-    Binary,
     Call,
     Expression,
     Function,
-    Int,
     Name,
-    expression_of,
     parse_expression,
 )
 from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
@@ -31,7 +28,6 @@ from scaffold.render import Code, Signatures, pyrepr
 if TYPE_CHECKING:
     from scaffold.cut import Extraction, Sharding
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.expressions import Node
     from scaffold.descriptor.sections import CutModality, Explicit, ExplicitRows, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
 
@@ -54,6 +50,9 @@ _LEAST_BATCH = 8
 
 #: The buffers of rotary embeddings, by vLLM's words.
 _ROTARY = "rotary_pos_emb"
+
+#: The attribute with the offsets of each captured graph, by budget, where the manager pads no buffer (until 0.22).
+OFFSETS = "_encoder_cudagraph_offsets"
 
 #: No code at all.
 _NONE = Code("")
@@ -80,7 +79,8 @@ class TreeFacts:
     processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
     own for the modality of a batch. `sync_guard`: the module of `gpu_sync_allowed`, where the tree has it and the port
     splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
-    `shares_items`: ranks may share the items of a batch, so that one of them may get none.
+    `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
+    beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     """
 
     has_input_dtype: bool | None = None
@@ -102,6 +102,7 @@ class TreeFacts:
     constants: Mapping[str, int] = field(default_factory=dict)
     states_modality: bool = False
     shares_items: bool = True
+    padding: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,11 @@ class View:
     def padding_logics(self) -> dict[str, str]:
         """Buffers that the generated class pads itself, and by what."""
         return {}
+
+    @property
+    def config_head(self) -> Code | None:
+        """A statement in front of the configuration, for a variable that it reads."""
+        return None
 
     @property
     def pads_offsets(self) -> bool:
@@ -657,6 +663,7 @@ class PackedView(SizedView):
     filler_lets: Lets
     device_bounds: tuple[str, ...]
     guards_syncs: bool
+    padding: tuple[str, ...]
 
     @property
     def offset_keys(self) -> list[str]:
@@ -664,7 +671,16 @@ class PackedView(SizedView):
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        return dict.fromkeys(self.offset_keys, "self._pad_cu_seqlens")
+        by = self.padding[0] if len(self.padding) == 1 else "pad_cu_seqlens" if self.padding else "self._pad_cu_seqlens"
+        return dict.fromkeys(self.offset_keys, by)
+
+    @property
+    def config_head(self) -> Code | None:
+        if len(self.padding) < 2:
+            return None
+        plain, flashinfer = self.padding
+        is_flashinfer = f"{self.tower}.attn_backend == AttentionBackendEnum.FLASHINFER"
+        return Code(f"pad_cu_seqlens = {flashinfer} if {is_flashinfer} else {plain}")
 
     @property
     def counts_video(self) -> bool:
@@ -679,13 +695,6 @@ class PackedView(SizedView):
     def may_go_eager(self) -> bool:
         """Whether there are batches that no graph serves: precomputed embeddings, more frames than sequences."""
         return self.counts_frames or self.embeds is not None
-
-    @property
-    def declares_above(self) -> bool:
-        """Whether an item without a graph declares more tokens than any graph holds."""
-        if self.dialect.zero_path_tokens:
-            return False  # A number does that no budget has: the path's tokens are for the choice of a graph alone.
-        return self.embeds is not None if self.dialect.item_specs else self.may_go_eager
 
     @property
     def video_sizes(self) -> str | None:
@@ -854,6 +863,10 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     given = port.processor
     gate = names.code(port.gate) if port.gate and facts.has_gate else None
     encoder = names.code(port.encoder_gate) if port.encoder_gate else None
+    whys = [port.gates.why] if port.gates and facts.has_gate else []
+    if isinstance(port, SizedPort) and port.embeds is not None and profile.dialect.postprocess.value == "none":
+        gate = _all_of(gate, Code("not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"))
+        whys.append(_NO_GATHER)
     return {
         "dialect": profile.dialect,
         "signature": Signatures(profile),
@@ -864,7 +877,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         # vLLM asks the model about its encoder before anything else; in an adapter's release it asks the class alone.
         "gate": _all_of(gate, None if facts.in_tree else encoder),
         "encoder_gate": encoder if facts.in_tree else None,
-        "gate_why": port.gates.why if port.gates and facts.has_gate else None,
+        "gate_why": " ".join(filter(None, whys)) or None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
         "may_be_empty": facts.shares_items,
@@ -1352,7 +1365,10 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
 
 def claims_frames(port: AnyPort, dialect: Dialect) -> bool:
     """Whether a video claims so many tokens that those of a batch bound its frames."""
-    return isinstance(port, PackedPort) and port.counts_frames and port.has_video and dialect.zero_path_tokens
+    if not (isinstance(port, PackedPort) and port.counts_frames and port.has_video):
+        return False
+    # Where the manager has a hook for results and no tokens for the choice of a graph, the port drops replays instead.
+    return dialect.zero_path_tokens or dialect.postprocess.value == "none"
 
 
 def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> PackedView:
@@ -1372,14 +1388,9 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     metadata = [name for name in port.metadata if flashinfer or name not in port.lengths]
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
-    shared = _shared(port, profile, facts)
     claimed = claims_frames(port, dialect)
-    if port.embeds is not None and dialect.postprocess.value == "none":
-        gate = "not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"
-        shared["gate"] = Code(f"{shared['gate']} and {gate}" if shared["gate"] else gate)
-        shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_GATHER)))
     return PackedView(
-        **shared,
+        **_shared(port, profile, facts),
         **_sized(port, profile, facts),
         sizes_doc=Code(f"`{grid}` of each item, in patches, as Python integers."),
         buffer_keys=[pixels, *metadata] if dialect.values else metadata,
@@ -1404,7 +1415,6 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 capture_names,
                 parameters,
                 facts,
-                has_hook=dialect.postprocess.value != "none",
                 claims_frames=claimed,
                 main=set_ is sets[0],
             )
@@ -1444,6 +1454,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
         device_bounds=facts.device_bounds,
         guards_syncs=facts.sync_guard is not None,
+        padding=tuple(name for _, name in facts.padding),
     )
 
 
@@ -1454,7 +1465,6 @@ def _set(
     parameters: tuple[str, str],
     facts: TreeFacts,
     *,
-    has_hook: bool,
     claims_frames: bool,
     main: bool,
 ) -> SequenceView:
@@ -1467,10 +1477,10 @@ def _set(
         names = replace(names, bindings={**names.bindings, "F": "max_frames"})
         count = _CLAIMED if counted else count
     strips = _sizes_name(port.columns) if main and port.capture else None
-    code = _count(count, names, strips, has_hook=has_hook)
+    code = _count(count, names, strips)
     if (counter := counter_of(set_.name)) in facts.counters:  # it says why itself
         code, why = Code(f"self.{port.tower}.{counter}({', '.join(names.bindings[key] for key in CAPACITIES)})"), None
-    if has_hook and facts.attention_fills_zeros and code.isidentifier():
+    if facts.attention_fills_zeros and code.isidentifier():
         variable = code  # a parameter, which nothing is added to
     return SequenceView(
         variable,
@@ -1522,7 +1532,7 @@ def _has_own_bound(set_: Sequences) -> bool:
 #: Why the sequences behind a batch are no shorter, by whether a set of sequences has a bound of its own.
 _FILLER_WHY = (
     "At least a tile of FlashAttention's kernels each: less costs as much.",
-    "At least a window each, the most that the kernel computes of a sequence.",
+    "At least a window each: the kernel computes no more rows of a sequence.",
 )
 
 
@@ -1536,37 +1546,14 @@ def _filler(port: PackedPort) -> tuple[Code, Lets]:
     return names.code(bounded[0]), lets
 
 
-def _count(count: Expression, names: Names, strips: Code | None, *, has_hook: bool) -> Code:
-    """Captured number of sequences.
-
-    The captured grid itself has a sequence for each of its `strips`. Without a hook for results a batch of too many
-    frames cannot be sent to eager execution; with video the budget then is the bound, and this count is that of no
-    frames.
-    """
-    root = count.root if has_hook else _without_frames(count.root) or Int(1)
-    code = names.code(expression_of(root))
+def _count(count: Expression, names: Names, strips: Code | None) -> Code:
+    """Captured number of sequences. The captured grid itself has a sequence for each of its `strips`."""
+    code = names.code(count)
     if strips:
-        is_max = isinstance(root, Function) and root.name == "max"
+        is_max = isinstance(count.root, Function) and count.root.name == "max"
         among = code.removeprefix("max(").removesuffix(")") if is_max else code
         code = Code(f"max({among}, len({strips}))")
     return code
-
-
-def _without_frames(node: Node) -> Node | None:
-    """A count where there are no frames: what is left of it, None where that is nothing."""
-    if isinstance(node, Name):
-        return None if node.name == "F" else node
-    if isinstance(node, Binary):
-        left, right = _without_frames(node.left), _without_frames(node.right)
-        if left is not None and right is not None:
-            return replace(node, left=left, right=right)
-        return (left or right) if node.op == "+" else None
-    if isinstance(node, Function):
-        some = tuple(arg for arg in map(_without_frames, node.args) if arg is not None)
-        if node.name == "max":
-            return replace(node, args=some) if len(some) > 1 else next(iter(some), None)
-        return replace(node, args=some) if len(some) == len(node.args) else None
-    return node
 
 
 def _pixel_dtype(path: str | None, facts: TreeFacts) -> Code:

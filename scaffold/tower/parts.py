@@ -233,14 +233,13 @@ def flatten(pieces: tuple[Piece, ...]) -> list[Piece]:
 class Padding:
     """How one key of the metadata is padded to the captured size.
 
-    `capacity` are the parameters of the metadata method that give the number of sequences (the largest counts),
-    `override` the one that fixes a host bound. The owner of the buffer pads keys without either: rows and permutations
-    with zeros, lengths with zeros.
+    `capacity` is the parameter of the metadata method that gives the number of sequences, `override` the one that fixes
+    a host bound. The owner of the buffer pads keys without either: rows, permutations and lengths with zeros.
     """
 
     key: str
     kind: Kind
-    capacity: tuple[str, ...] = ()
+    capacity: str | None = None
     override: str | None = None
 
 

@@ -116,7 +116,7 @@ def _hands_down(call: ast.expr, child: TowerSlice, takes: frozenset[str]) -> boo
     assert isinstance(call, ast.Call), "its text is that of a call"
     names = {keyword.arg for keyword in call.keywords if keyword.arg == ast.unparse(keyword.value)}
     kinds = {crossing.kind for slice_ in _slices(child) for crossing in slice_.crossings}
-    padded = Kind.CUMULATIVE not in kinds or {"max_batch_size", *takes & {"max_frames_per_batch"}} <= names
+    padded = Kind.CUMULATIVE not in kinds or takes & {"max_batch_size", "max_frames_per_batch"} <= names
     bounded = Kind.HOST_BOUND not in kinds or any(name and name.endswith("override") for name in names)
     return padded and bounded
 
@@ -240,9 +240,8 @@ class _Harmless:
             return target in names and text in {f"{METADATA_ARGUMENT}['{key}']" for key in keys}
         if text == f"{target}.to(device=device, non_blocking=True)":
             return target in names
-        if isinstance(value, (ast.BoolOp, ast.Call)) and target.startswith("num_"):
-            bare = text.removeprefix("max(").removesuffix(")")
-            return all(part.strip().endswith(" or 0") for part in bare.split(","))
+        if isinstance(value, ast.BoolOp) and target.startswith("num_"):
+            return text.endswith(" or 0")
         return any(
             text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(")
             and target.startswith(child.attribute)

@@ -104,7 +104,7 @@ class _Offsets:
     """One cumulative crossing and its parameters."""
 
     crossing: Crossing
-    capacity: tuple[str, ...]
+    capacity: str
     stem: str  # "" for the main one, "window_" for `cu_window_seqlens`
 
 
@@ -138,7 +138,7 @@ class _Splitter:
         self.tower = tower
         self.child = child
         self.frames = frames
-        self.capacity = ("max_batch_size", "max_frames_per_batch") if frames else ("max_batch_size",)
+        self.capacity = "max_frames_per_batch" if frames else "max_batch_size"
         self.source = SourceText(tower.source)
         self.function = _function(tower)
         self.indentation = self.source.indentation_of(self.function)
@@ -166,7 +166,7 @@ class _Splitter:
                 result.append(_Offsets(crossing, self.capacity, ""))
             else:
                 stem = crossing.name.removeprefix("cu_").replace("_seqlens", "").replace("seqlens", "") or crossing.name
-                result.append(_Offsets(crossing, (f"max_{stem}_seqs_per_batch",), f"{stem}_"))
+                result.append(_Offsets(crossing, f"max_{stem}_seqs_per_batch", f"{stem}_"))
         return tuple(result)
 
     def _override(self, bound: Crossing) -> str:
@@ -183,7 +183,7 @@ class _Splitter:
             Padding(
                 crossing.key,
                 crossing.kind,
-                capacity.get(crossing.key, ()),
+                capacity.get(crossing.key),
                 self._override(crossing) if crossing.kind is Kind.HOST_BOUND else None,
             )
             for crossing in self.tower.crossings
@@ -200,7 +200,7 @@ class _Splitter:
         integer = "int | None"
         counts, overrides = self._capacities()
         if not self.child or counts:
-            counts = [*self.capacity, *counts]
+            counts = [self.capacity, *counts]
         if not self.child or overrides:
             overrides = ["max_seqlen_override", *overrides]
         result += [Parameter(name, integer, "None", True) for name in dict.fromkeys((*counts, *overrides))]
@@ -209,7 +209,7 @@ class _Splitter:
 
     def _capacities(self) -> tuple[list[str], list[str]]:
         """Parameters that pad offsets, and those that bound their sequences, here or in a child."""
-        counts = [name for offsets in self.offsets for name in offsets.capacity]
+        counts = [offsets.capacity for offsets in self.offsets]
         overrides = [self._override(bound) for bound in self._bounds()]
         for child in self.tower.children:
             more = self._of(child)._capacities()
@@ -268,9 +268,6 @@ class _Splitter:
         writer, statements = _Writer(), _Writer()
         ind, body = self.indentation, self.body_indentation
         inner = ind + "    "
-        nullable = any(crossing.nullable for crossing in _all_crossings(self.tower))
-        tensor = f"{self.torch}.Tensor"
-        value = f"{tensor} | None" if nullable else tensor
         lines = [f"{ind}def {METADATA_METHOD}(", f"{inner}self,"]
         starred = False
         for parameter in self.method_parameters():
@@ -278,7 +275,7 @@ class _Splitter:
                 lines.append(f"{inner}*,")
                 starred = True
             lines.append(f"{inner}{_declare(parameter)},")
-        lines.append(f"{ind}) -> dict[str, {value}]:")
+        lines.append(f"{ind}) -> {self._metadata_type()}:")
         writer.keep("\n".join(lines) + "\n")
         moved = _Writer()
         self._emit_moved(moved, self.tower.pieces, self._first_line(), top=True)
@@ -305,6 +302,10 @@ class _Splitter:
         writer.keep(indent(self._docstring(), body) + "\n" + statements.text)
         writer.added += statements.added
         return writer
+
+    def _metadata_type(self) -> str:
+        nullable = any(crossing.nullable for crossing in _all_crossings(self.tower))
+        return f"dict[str, {self.torch}.Tensor{' | None' if nullable else ''}]"
 
     def _uses_device(self, moved: _Writer, placement: _Writer) -> bool:
         return any(
@@ -416,18 +417,15 @@ class _Splitter:
                 crossing.definer,
             )
         count = self._fresh(f"num_{offsets.stem}seqs")
-        if len(offsets.capacity) > 1:
-            target = "max(" + ", ".join(f"{parameter} or 0" for parameter in offsets.capacity) + ")"
-        else:
-            target = f"{offsets.capacity[0]} or 0"
         missing = f"{count} + 1 - len({name})"
         tail = self._fresh("empty_seqs")
         expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
         lines = [expand, f"{name} = {self.torch}.cat([{name}, {tail}])"]
         writer.blank()
-        writer.keep(f"{self.body_indentation}# Empty sequences fill up the captured number of sequences.\n")
+        if not offsets.stem:
+            writer.keep(f"{self.body_indentation}# Empty sequences fill up the captured number of sequences.\n")
         body = "\n".join(indent(line, "    ") for line in lines)
-        writer.add(f"{count} = {target}\nif len({name}) <= {count}:\n{body}", self.body_indentation)
+        writer.add(f"{count} = {offsets.capacity} or 0\nif len({name}) <= {count}:\n{body}", self.body_indentation)
         writer.blank()
 
     def _emit_placement(self, writer: _Writer) -> None:
@@ -452,13 +450,9 @@ class _Splitter:
             lines += _argument(parameter.name, f"As in `{self.tower.entry}`.")
         described: set[str] = {"device"}
         for offsets in self.offsets:
-            for index, parameter_name in enumerate(offsets.capacity):
-                described.add(parameter_name)
-                if index == 0:
-                    text = f"Pad `{offsets.crossing.name}` to this many sequences by repeating the last offset."
-                else:
-                    text = "Likewise; the larger of the two counts."
-                lines += _argument(parameter_name, text)
+            described.add(offsets.capacity)
+            text = f"Pad `{offsets.crossing.name}` to this many sequences by repeating the last offset."
+            lines += _argument(offsets.capacity, text)
         for bound in self._bounds():
             override = self._override(bound)
             if override not in described:
@@ -519,8 +513,7 @@ class _Splitter:
         for parameter in self.tower.parameters:
             if parameter.keyword_only:
                 lines.append(f"{inner}{_declare(parameter)},")
-        values = f"dict[str, {self.torch}.Tensor] | None"
-        lines.append(f"{inner}{METADATA_ARGUMENT}: {values} = None,")
+        lines.append(f"{inner}{METADATA_ARGUMENT}: {self._metadata_type()} | None = None,")
         if self.function.args.kwarg is not None:
             lines.append(f"{inner}**{ast.unparse(self.function.args.kwarg)},")
         returns = f" -> {ast.unparse(self.function.returns)}" if self.function.returns is not None else ""
