@@ -461,8 +461,7 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
 
 def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     """The methods that an explicit port makes of the model's own."""
-    made = f"`{extraction.made}`, which is " * bool(extraction.made)
-    yield f"- The graph holds {made}`{explicit.call.text}` of the model's own code."
+    yield f"- The graph holds `{explicit.call.text}`, as the model's own code has it."
     if explicit.before is not None:
         yield f"- `{explicit.before}` is what stands in front of that call, moved as it was. A batch runs it once."
     if extraction.after is not None:

@@ -298,7 +298,6 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
                 plan.extraction.after,
                 path,
                 plan.extraction.prepared.before if plan.extraction.prepared else None,
-                plan.extraction.made,
             )
         )
     found = []

@@ -1,8 +1,8 @@
-"""The methods that an explicit port makes of a model's own code: what a graph holds, and what follows it.
+"""What an explicit port finds in a model's own code: the calls that a graph holds, and what follows them.
 
-The calls that a graph holds become one method, which takes pixels. The statements behind the encoder's call become
-another, which takes the features and what they read beside them. The model's code calls both, so a port runs nothing
-twice. Statements keep their order.
+A port repeats the calls, and the model's code keeps its own. The statements behind them become a method, which takes
+the features and what they read beside them. The model's code calls it, so a port runs nothing twice. Statements keep
+their order.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from scaffold.cut.hoist import method_lines
 from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
-from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, DropImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method
-from scaffold.tower.names import parameters_of, stores
+from scaffold.tower.names import stores
 from scaffold.tower.parts import MethodEdit
 
 if TYPE_CHECKING:
@@ -42,15 +41,9 @@ _FUNCTIONS = ("len", "list", "map", "sum")
 _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp, ast.Compare,
          ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
 
-#: The room behind `return` in a line of a method: vLLM's lines have 88 columns.
-_LONG = 88 - len("        return ")
-
-#: Calls of a method that a port made.
-_ENCODES = tuple(f"self.{name}" for name in ENCODE_METHODS.values())
-
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
-#: The parameter of the method that a graph holds.
+#: The pixels in what a graph holds.
 _PARAMETER = "pixel_values"
 
 
@@ -81,8 +74,8 @@ class Extraction:
     beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
     `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
-    pixels away, if there is one. `encode` is the method that a graph holds, and `returns` the type of what `after`
-    gives. `unused` are imports that only expressions used which another one replaces.
+    pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, and `returns` is the type of
+    what `after` gives. `unused` are imports that only expressions used which another one replaces.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -92,17 +85,12 @@ class Extraction:
     parsed: tuple[str, str] | None
     split: bool
     regroups: bool
-    encode: str = ""
+    held: str = ""
     returns: str = ""
     prepared: Prepared | None = None
     unpacked: tuple[str, str] | None = None
     unused: tuple[DropImport, ...] = ()
     place: int = 0
-
-    @property
-    def made(self) -> str:
-        """The method that a graph holds, where a port made it: one of the model's own stays as it is."""
-        return self.encode if self.encode in ENCODE_METHODS.values() else ""
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
@@ -129,15 +117,14 @@ class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
-    `encode` is the name of the method for `call`, and `beside` are those of what the encoder gets with each unit, in
-    the order of its call. `rewrite`: what the method that follows has in the place of the model's expressions.
+    `beside` are the names of what the encoder gets with each unit, in the order of its call. `rewrite`: what the method
+    that follows has in the place of the model's expressions.
     """
 
     entry: Call
     call: Call | None
     after: str | None
     asked: Span
-    encode: str = ENCODE_METHODS["patch"]
     beside: tuple[str, ...] = ()
     rewrite: tuple[Rewrite, ...] = ()
 
@@ -182,19 +169,15 @@ def find_tails(tree: SourceTree, family: Sequence[Owner], way: Way) -> tuple[str
 
 @dataclass(frozen=True)
 class Run:
-    """The expression that becomes a call of the method, and the statements around it that compute parts of it.
+    """The expression that gives what a graph holds.
 
-    `call` is what it computes of `pixels`, as a descriptor says it, and `body` what the method returns.
+    `call` is what it computes of `pixels`, as a descriptor says it, and `body` the same of `pixel_values` before a
+    conversion of their type.
     """
 
     whole: ast.expr
-    pixels: ast.expr
     call: str
     body: str
-    #: With the one name that reads the value of each.
-    steps: tuple[tuple[ast.Assign, ast.Name], ...] = ()
-    #: The variables that the encoder gets with the pixels.
-    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,11 +205,9 @@ class _Method:
 
     @property
     def leading(self) -> list[ast.expr]:
-        """The calls that lead on, or what replaces them; those of an earlier port alone beside the model's own."""
-        forwards = self.calls(self.station.forwards)
-        stands = any(_callee(call) in _ENCODES for call in forwards)
-        own = [] if stands else self.calls(self.station.sites)
-        return [*([run.whole for run in self.runs] or own), *forwards]
+        """The calls that lead on, or all that a graph holds around them."""
+        held = [run.whole for run in self.runs] or self.calls(self.station.sites)
+        return [*held, *self.calls(self.station.forwards)]
 
     @property
     def tail(self) -> int | None:
@@ -244,19 +225,6 @@ class _Method:
     def offset(self, line: int, column: int) -> int:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
-
-    def extent(self, step: ast.stmt) -> tuple[int, int]:
-        """The first line of a statement and the one behind it, and blank ones if it is the first.
-
-        Its comment goes with it where the next statement has one, and else to that statement.
-        """
-        begin, end = step.lineno, (step.end_lineno or 0) + 1
-        above = begin
-        while self.lines[above - 1 - self.first].strip().startswith("#"):
-            above -= 1
-        while (above < begin or step is self.function.body[0]) and not self.lines[end - self.first].strip():
-            end += 1
-        return above if self.lines[end - self.first].strip().startswith("#") else begin, end
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         return self.offset(node.lineno, node.col_offset)
@@ -292,57 +260,38 @@ class _Extractor:
         self.methods = [
             _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
             for station in reversed(way.stations)
-            if station.function not in ENCODE_METHODS.values()
         ]
-        #: The method that an earlier port made.
-        made = [one.function for one in way.stations if one.function in ENCODE_METHODS.values()]
-        self.stands = bool(made)
         self.parsed: tuple[str, str] | None = None
         self.unpacked: tuple[str, str] | None = None
         self.unused: tuple[DropImport, ...] = ()
-        if not self.stands and form.call is not None:
+        if form.call is not None:
             self._find_runs(form.call)
-        #: A method of the model needs no other around its call.
-        self.is_own = not self.stands and form.call is not None and self._is_own(form.call)
-        self.encode = form.call.path.removeprefix("self.") if self.is_own and form.call else [*made, form.encode][0]
+        #: The method of the model that a graph holds, where that is all.
+        self.own = form.call.path if form.call is not None and self._is_own(form.call) else ""
 
     def run(self) -> Extraction:
-        if self.form.encode in self.names and not self.stands and not self.is_own:
-            raise _Misfit(self.methods[0], f"the model has a method `{self.form.encode}` of its own")
-        if not self.stands and not any(method.runs for method in self.methods):
+        held = [run.body for method in self.methods for run in method.runs]
+        if not held:
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.form.after else None
         live = self._live(cut) if cut is not None else []
         place = len(live)
         if cut is not None and self._is_cut(cut):
             live, place = self._called(cut, live)
-        sources = [self._source(method, live if method is cut else None) for method in self.methods]
         last = self.methods.index(cut) if cut is not None else len(self.methods)
-        for index, (method, source) in enumerate(zip(self.methods, sources, strict=True)):
+        for index, method in enumerate(self.methods):
             if method is not cut:
-                self._check_result(method, source, inner=index > last)
+                self._check_result(method, inner=index > last)
         arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
-        edits: list[MethodEdit] = []
-        for method, source in zip(self.methods, sources, strict=True):
-            station, added = method.station, []
-            is_made = not self.is_own and bool(method.runs)
-            if is_made and not any(self.encode in edit.adds for edit in edits):
-                added.append((self.encode, self._encode_method()))
-            if method is cut and self.form.after and not self._is_cut(method):
-                added.append((self.form.after, self._after_method(method, live)))
-            if added or is_made:
-                text = "\n".join([source, *(helper for _, helper in added)])
-                names = tuple(name for name, _ in added)
-                edits.append(MethodEdit(station.file, station.class_name, station.function, names, text))
         return Extraction(
-            tuple(edits),
+            self._after_edits(cut, live) if cut is not None else (),
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
             self.parsed,
-            cut is not None and not cut.station.sites and _callee(cut.leading[0]) != f"self.{self.encode}",
+            cut is not None and not cut.station.sites and _callee(cut.leading[0]) != self.own,
             any(_regroups(node) for method in self.methods for node in ast.walk(method.function)),
-            self.encode,
+            held[0],
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
             unused=self.unused,
@@ -365,8 +314,7 @@ class _Extractor:
                 if run is not None and first is not None and run.body == first.body:
                     runs.append(run)
             found.append(_Method(station, method.function, method.lines, tuple(runs)))
-        whole = all(method.runs for method in found if method.station.sites)
-        if whole and all(_is_alone(method.function, method.runs) for method in found):
+        if all(method.runs for method in found if method.station.sites):
             self.methods = found
 
     def _is_own(self, call: Call) -> bool:
@@ -374,25 +322,6 @@ class _Extractor:
         alone = ast.unparse(ast.parse(call.python({_PIXELS: _PARAMETER}), mode="eval"))
         bodies = {run.body for method in self.methods for run in method.runs}
         return call.path.removeprefix("self.") in self.names and not [*call.calls()][1:] and bodies == {alone}
-
-    def _encode_method(self) -> str:
-        body = next(run.body for method in self.methods for run in method.runs)
-        lines = [f"return {body}"]
-        if len(body) > _LONG:
-            # Calls in calls leave no room for a long argument: pixels that are converted first get a line of their own.
-            converted = next(
-                (
-                    ast.unparse(node)
-                    for node in ast.walk(ast.parse(body, mode="eval"))
-                    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(f"{_PARAMETER}.")
-                ),
-                _PARAMETER,
-            )
-            if converted != _PARAMETER:
-                lines = [f"{_PARAMETER} = {converted}", f"return {body.replace(converted, _PARAMETER)}"]
-        text = textwrap.indent("\n".join(lines), "    ")
-        parameters = ", ".join(f"{name}: torch.Tensor" for name in (_PARAMETER, *self.form.beside))
-        return f"def {self.encode}(self, {parameters}) -> torch.Tensor:\n{text}\n"
 
     # -- what follows it
 
@@ -692,36 +621,29 @@ class _Extractor:
 
     # -- the methods
 
-    def _source(self, method: _Method, live: Sequence[str] | None) -> str:
-        """The new source of a method, without indentation; `live` are arguments of the last statements' method."""
-        text = method.text.encode()
-        changes: list[tuple[int, int, str]] = []
-        for run in () if self.is_own else method.runs:
-            pixels = text[method.start(run.pixels) : method.end(run.pixels)].decode()
-            given = ", ".join([pixels, *run.beside])
-            changes.append((method.start(run.whole), method.end(run.whole), f"self.{self.encode}({given})"))
-            for step, _ in run.steps:
-                begin, end = method.extent(step)
-                changes.append((method.offset(begin, 0), method.offset(end, 0), ""))
-        if live is not None and method.tail is not None and not self._is_cut(method):
-            last = method.function.body[method.tail - 1]
-            call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
-            start = method.offset((last.end_lineno or 0) + 1, 0)
-            changes.append((start, len(text), f"{' ' * last.col_offset}return {call}\n"))
-        for start, end, new in sorted(changes, reverse=True):
-            text = text[:start] + new.encode() + text[end:]
-        return textwrap.dedent(text.decode())
+    def _after_edits(self, method: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
+        """What makes a method of the last statements, which gets `live` and the features; nothing where it is one."""
+        if self._is_cut(method):
+            return ()
+        assert method.tail is not None
+        assert self.form.after is not None
+        last, station = method.function.body[method.tail - 1], method.station
+        call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
+        kept = method.text.encode()[: method.offset((last.end_lineno or 0) + 1, 0)].decode()
+        source = textwrap.dedent(f"{kept}{' ' * last.col_offset}return {call}\n")
+        text = f"{source}\n{self._after_method(method, live)}"
+        return (MethodEdit(station.file, station.class_name, station.function, (self.form.after,), text),)
 
-    def _check_result(self, method: _Method, source: str, *, inner: bool) -> None:
+    def _check_result(self, method: _Method, *, inner: bool) -> None:
         """A method on the way gives what it gets, since a port does not run it.
 
         Units of an item may go into one, behind the encoder also those of a batch into items: a port does the same.
         """
-        (function,) = ast.parse(source).body
+        (function,) = ast.parse(textwrap.dedent(method.text)).body
         assert isinstance(function, FunctionNode)
         if inner or any(_flattened(node) or _is_table(node) for node in ast.walk(function)):
             function = _Regrouped().visit(function)
-        called = f"self.{self.encode}" if method.runs else _callee(method.leading[0])
+        called = _callee(method.leading[0])
         if find_change(function, called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
 
@@ -824,7 +746,7 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
     given: dict[int | str, ast.expr] = dict(enumerate(site.args))
     given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
-    pixels, steps = given[units[0]], []
+    pixels = given[units[0]]
     variables = [one.id for one in (given[unit] for unit in units[1:]) if isinstance(one, ast.Name)]
     if len(variables) != len(beside):
         return
@@ -833,17 +755,15 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
     if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value):
         uses = [one for one in _names([statement]) if one.id == pixels.id]
         if uses == [pixels] and _comes_first(statement, pixels):
-            steps.append((made, pixels))
             pixels = made.value
     inner: ast.expr = ast.Name(_PARAMETER, ast.Load())
-    of = _converted(pixels)
-    if of is not None and isinstance(pixels, ast.Call):
-        inner, pixels = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords), of
+    if _converted(pixels) and isinstance(pixels, ast.Call):
+        inner = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords)
     named = {given[unit]: ast.Name(name, ast.Load()) for unit, name in zip(units[1:], beside, strict=True)}
     call, body = (_replaced(site, {given[units[0]]: new, **named}) for new in (ast.Name(_PIXELS, ast.Load()), inner))
     node: ast.expr = site
     while True:
-        yield Run(node, pixels, ast.unparse(call), ast.unparse(body), tuple(steps), tuple(variables))
+        yield Run(node, ast.unparse(call), ast.unparse(body))
         parent = parents[node]
         if isinstance(parent, ast.Call) and node in parent.args:
             others = [one for one in (*parent.args, *(one.value for one in parent.keywords)) if one is not node]
@@ -862,7 +782,6 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
             return
         if not _comes_first(following, uses[0]):
             return
-        steps.append((parent, uses[0]))
         node = uses[0]
 
 
@@ -925,32 +844,6 @@ def _comes_first(node: ast.AST, use: ast.Name) -> bool:
         ):
             return False
     return False
-
-
-def _is_alone(function: FunctionNode, runs: Sequence[Run]) -> bool:
-    """Whether the names that go with the runs are used by nothing else, or no more on the way out of the method."""
-    steps = [step for run in runs for step in run.steps]
-    inside = [*(use for _, use in steps), *(step.targets[0] for step, _ in steps)]
-    parameters = parameters_of(function)
-    for step, use in steps:
-        others = [one for one in _names([function]) if one.id == use.id and one not in inside]
-        if use.id in parameters or (others and not _leaves(function, step, use.id)):
-            return False
-    return True
-
-
-def _leaves(function: FunctionNode, step: ast.Assign, name: str) -> bool:
-    """Whether a method returns at the end of a statement's block, and reads a variable in the next one alone."""
-    if any(
-        isinstance(node, ast.Try | ast.Lambda | ast.GeneratorExp | FunctionNode)
-        for node in ast.walk(function)
-        if node is not function
-    ):
-        return False
-    blocks = (getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse"))
-    block = next(block for block in blocks if isinstance(block, list) and step in block)
-    below = block[block.index(step) + 2 :]
-    return isinstance(block[-1], ast.Return) and not any(one.id == name for one in _names(below))
 
 
 def _is_read(statements: Sequence[ast.stmt], name: str) -> bool:

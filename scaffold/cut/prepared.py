@@ -113,11 +113,8 @@ class PreparedExtractor(_Extractor):
 
     def _edits(self, inner: _Method, added: str, outer: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
         """Those that make the methods in front of the encoder's call and behind it, where no earlier port made them."""
-        edits = [MethodEdit(*place_of(inner.station), (self.before,), added)] if added else []
-        if not self._is_cut(outer):
-            text = f"{self._source(outer, live)}\n{self._after_method(outer, live)}"
-            edits.append(MethodEdit(*place_of(outer.station), (self.form.after or "",), text))
-        return tuple(edits)
+        made = (MethodEdit(*place_of(inner.station), (self.before,), added),) if added else ()
+        return (*made, *self._after_edits(outer, live))
 
 
 class _UnitsExtractor(PreparedExtractor):
@@ -233,8 +230,6 @@ class _UnitsExtractor(PreparedExtractor):
             raise _Misfit(outer, "no statement before others keeps what the encoder's one call gives")
         if self.form.after in self.names and not self._is_cut(cut):
             raise _Misfit(outer, f"the model has a method `{self.form.after}` of its own")
-        # Its own code stays: the port has these calls, too.
-        self.is_own = True
         return cut
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import itertools
 import symtable
 
 from scaffold.cut.plain import make_plain
@@ -24,22 +23,13 @@ def prove_extraction(
     last: str | None,
     path: str,
     first: str | None = None,
-    encode: str = "_encode_patches",
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before`: nothing, or VCG646.
 
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
-    method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `self.ENCODE(e)`
-    becomes the one expression that this method returns, with `e` in the place of its first parameter, before which
-    nothing there has an effect. The method may first set its parameter to such an expression. Further arguments are
-    variables, each in the place of one name.
-
-    `x, y = self.FIRST(z)` becomes the body of that method, which takes `z` and ends with `return x, y`.
-
-    Then, in both texts, the value of a variable takes its place where one statement sets it and the next one alone
-    reads it, before anything with an effect. Nothing else may read it, or nothing until the method returns. So an
-    expression may stand for a run of statements. The rest must be the same tree, with expressions in their plain form
-    (`plain.py`), so that a method may read sizes as numbers.
+    method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `x, y = self.FIRST(z)`
+    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree, with
+    expressions in their plain form (`plain.py`), so that a method may read sizes as numbers.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
@@ -47,7 +37,7 @@ def prove_extraction(
     old, new = map(_methods, modules)
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        whole = [_whole(one, owner, name, last, first, encode) for one in (old, new)]
+        whole = [_whole(one, owner, name, last, first) for one in (old, new)]
         for function, module in zip(whole, modules, strict=True):
             if function is not None:
                 make_plain(function, module)
@@ -82,7 +72,6 @@ def _whole(
     name: str,
     last: str | None,
     first: str | None,
-    encode: str,
 ) -> ast.FunctionDef | None:
     """A method with all put back; None where it is not there or that is not possible."""
     function = copy.deepcopy(methods.get((owner, name)))
@@ -95,12 +84,6 @@ def _whole(
         return None
     if first is not None and not _prepend(function, first, methods.get((owner, first))):
         return None
-    putting = _Encode(encode, methods.get((owner, encode)), function)
-    putting.visit(function)
-    if putting.failed:
-        return None
-    while _inlined(function):
-        pass
     return function
 
 
@@ -179,123 +162,6 @@ def _is_set_first(body: list[ast.stmt], name: str) -> bool:
         uses = [one.ctx for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
         if uses:
             return isinstance(node, ast.Assign) and all(isinstance(use, ast.Store) for use in uses)
-    return False
-
-
-class _Encode(ast.NodeTransformer):
-    """Puts the one expression of the method in the place of its calls."""
-
-    def __init__(self, name: str, method: ast.FunctionDef | None, function: ast.FunctionDef) -> None:
-        self.name, self.method, self.failed = name, method, False
-        self.variables = _locals(function)
-        # An expression that sets a variable may come before or behind a further argument.
-        self.sets = any(isinstance(node, ast.NamedExpr | ast.Nonlocal) for node in ast.walk(function))
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if ast.unparse(node.func) != f"self.{self.name}":
-            return node
-        parameters = [one.arg for one in self.method.args.args] if self.method is not None else []
-        further = [one.id for one in node.args[1:] if isinstance(one, ast.Name)]
-        fits = 2 <= len(parameters) == len(further) + 2 == len(node.args) + 1 and not node.keywords
-        if self.method is None or not fits or (further and self.sets):
-            self.failed = True
-            return node
-        scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
-        given: ast.AST = node.args[0]
-        for part in self.method.body:
-            is_last = part is self.method.body[-1]
-            sets = isinstance(part, ast.Assign) and [ast.unparse(one) for one in part.targets] == parameters[1:2]
-            right = isinstance(part, ast.Return) if is_last else sets
-            value = copy.deepcopy(part.value) if right and isinstance(part, ast.Return | ast.Assign) else None
-            nodes = [*ast.walk(value)] if value is not None else []
-            uses = [one for one in nodes if isinstance(one, ast.Name) and one.id == parameters[1]]
-            own = any(isinstance(one, scopes) for one in nodes)
-            if value is None or own or len(uses) != 1 or not _leads(value, uses[0]):
-                self.failed = True
-                return node
-            named = [one for one in nodes if isinstance(one, ast.Name)]
-            beside = [one for one in named if one.id in parameters[2:]]
-            twice = len({one.id for one in beside}) < len(beside)
-            if twice or any(one.id in self.variables and one.id not in parameters for one in named):
-                self.failed = True
-                return node
-            others = dict(zip(parameters[2:], further, strict=True))
-            for one in beside:
-                one.id = others[one.id]
-            given = _Put(uses[0], given).visit(value)
-        return given
-
-
-def _inlined(function: ast.FunctionDef) -> bool:
-    """Put the value of one variable into the one place that reads it; whether there was one."""
-    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    fixed = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-    fixed |= {name for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
-    found: dict[str, list[tuple[list[ast.stmt], ast.Assign, ast.stmt, ast.Name]]] = {}
-    blocks = [
-        block
-        for node in ast.walk(function)
-        for block in (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
-        if isinstance(block, list)
-    ]
-    for block in blocks:
-        for first, second in itertools.pairwise(block):
-            target = first.targets[0] if isinstance(first, ast.Assign) and len(first.targets) == 1 else None
-            if not isinstance(target, ast.Name) or not isinstance(second, ast.Assign | ast.Return | ast.Expr):
-                continue
-            uses = [one for one in ast.walk(second) if isinstance(one, ast.Name) and one.id == target.id]
-            if len(uses) == 1 and isinstance(uses[0].ctx, ast.Load) and _leads(second, uses[0]):
-                found.setdefault(target.id, []).append((block, first, second, uses[0]))
-    flat = not any(isinstance(node, (ast.Try, *_SCOPES)) for node in ast.walk(function) if node is not function)
-    for name, places in found.items():
-        alone = 2 * len(places) == sum(one.id == name for one in names)
-        for block, first, second, use in places:
-            # One place at a time: those that are left are counted again.
-            if name not in fixed and (alone or (flat and _is_last_use(block, second, name))):
-                block.remove(first)
-                _Put(use, first.value).visit(second)
-                return True
-    return False
-
-
-def _is_last_use(block: list[ast.stmt], statement: ast.stmt, name: str) -> bool:
-    """Whether a block leaves the method at its end, and what is below a statement in it has no variable `name`."""
-    below = block[block.index(statement) + 1 :]
-    return isinstance(block[-1], ast.Return) and not any(
-        isinstance(one, ast.Name) and one.id == name for node in below for one in ast.walk(node)
-    )
-
-
-class _Put(ast.NodeTransformer):
-    def __init__(self, old: ast.Name, new: ast.AST) -> None:
-        self.old, self.new = old, new
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self.new if node is self.old else node
-
-
-def _leads(node: ast.AST, use: ast.Name) -> bool:
-    """Whether what is computed before a name in a statement or an expression is names, attributes and constants."""
-    if node is use:
-        return True
-    match node:
-        case ast.Assign(value=value) | ast.Return(value=value) | ast.Expr(value=value) if value is not None:
-            parts: list[ast.expr] = [value]
-        case ast.Call(func=func, args=args, keywords=keywords):
-            parts = [func, *args, *(keyword.value for keyword in keywords)]
-        case ast.Attribute(value=value) | ast.Starred(value=value):
-            parts = [value]
-        case ast.Tuple(elts=elts) | ast.List(elts=elts):
-            parts = elts
-        case _:
-            return False
-    plain = (ast.Name, ast.Attribute, ast.Constant, ast.expr_context)
-    for part in parts:
-        if any(one is use for one in ast.walk(part)):
-            return _leads(part, use)
-        if not all(isinstance(one, plain) for one in ast.walk(part)):
-            return False
     return False
 
 

@@ -129,17 +129,9 @@ LOOP_METHOD = "forward_layers"
 #: The statements from a model's first encoder through the last one, where a method of their own is called instead.
 CHAIN_METHOD = "_encode_pixels"
 
-#: The method that a graph of an explicit port holds, by what a unit is: a patch or a chunk of an item, or an item.
-ENCODE_METHODS = {
-    "patch": "_encode_patches",
-    "chunk": "_encode_chunks",
-    "frame": "_encode_frames",
-    **{name: f"_encode_{name}s" for name in (*MODALITIES, CHUNK)},
-}
-
 
 def unit_word(modality: str, *, single: bool) -> str:
-    """The word for one unit, for `ENCODE_METHODS`; `single`: an item is one unit."""
+    """The word for one unit; `single`: an item is one unit."""
     return modality if single else {"audio": "chunk", "video": "frame"}.get(modality, "patch")
 
 

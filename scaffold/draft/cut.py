@@ -16,7 +16,7 @@ from math import prod
 
 from scaffold.cut import Extraction, Form, find_calls, find_extraction, find_tails
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
-from scaffold.descriptor.port import ENCODE_METHODS, MODALITIES, unit_word
+from scaffold.descriptor.port import MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
@@ -204,11 +204,11 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     single = counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
     what = modality if modality == SOUND else "image"
     unit = unit_word(what, single=single)
-    after = f"_project_{what}_features" if single else f"_merge_{unit}_embeddings"
+    after = f"_finish_{what}_features" if single else f"_merge_{unit}_embeddings"
     dialect = dialect_of(subject.tree)
     # Where the protocol names no paths, an item may not be without tokens.
     named = dialect is not None and dialect.paths is Paths.NAMED
-    found = _extracted(subject, site, after, ENCODE_METHODS[unit]) if named else None
+    found = _extracted(subject, site, after) if named else None
     if found is None:
         return
     held, follows, reads = found
@@ -225,9 +225,7 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
 
 
-def _extracted(
-    subject: Subject, site: Site, after: str, encode: str
-) -> tuple[Call, str | None, tuple[str, ...]] | None:
+def _extracted(subject: Subject, site: Site, after: str) -> tuple[Call, str | None, tuple[str, ...]] | None:
     """The largest call that a graph can hold, the name of what follows it, and what that reads beside features.
 
     It tries the largest call first, and no method for the statements behind it before one.
@@ -240,7 +238,7 @@ def _extracted(
     for call in (*reversed(calls), encoder):
         for name in (None, *find_tails(tree, family, way), after):
             with suppress(DiagnosticError):
-                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, encode, beside))
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, beside))
                 if isinstance(found, Extraction):
                     return call, name, found.arguments
     return None
@@ -539,6 +537,8 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
         words = ("bins", "frames") if len(unit) == 2 and _of_sound(recording) else words
+        if len(unit) == 4 and unit[1] == unit[2] and unit[3] == _CHANNELS:
+            words = ("frames", "side", "side", "channels")
         sizes = [_size(recording, size, name, sheet) for size, name in zip(unit, words, strict=True)]
         sheet.put(f"{section}.shape", sizes, place)
         return

@@ -17,7 +17,10 @@ from scaffold.syntax import strings
 from scaffold.watch import Recording
 
 _CHECKPOINTS = "tests/models/registry.py"
-_TABLE = "docs/models/supported_models.md"
+#: The documentation's tables of models that generate, and of those that only pool.
+_TABLES = ("docs/models/supported_models.md", "docs/models/pooling_models/embed.md",
+           "docs/models/pooling_models/token_embed.md", "docs/models/pooling_models/scoring.md",
+           "docs/models/pooling_models/classify.md")  # fmt: skip
 #: The method of a model that gives these.
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
@@ -71,19 +74,16 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         if template is not None:
             sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template[0], template[2], why="the prompt of the offline example")
-        _put_like_others(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
+        _put_context(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
-        if isinstance(overrides := keywords.get("hf_overrides"), dict):
-            sheet.put(f"{at}.dummy_overrides.exist_overrides", overrides, place)
-        if keywords.get("use_original_num_layers") is True:
-            sheet.put(f"{at}.dummy_overrides.use_original_num_layers", True, place)
-        for option in ("trust_remote_code", "revision"):
+        _put_overrides(sheet, f"{at}.dummy_overrides", keywords, place, recording)
+        for option in ("trust_remote_code", "revision", "tokenizer_mode"):
             if isinstance(given := keywords.get(option), (str, bool)):
                 sheet.put(f"{at}.runner_kwargs.{option}", given, place)
-    for number, line in list(_listed(subject.tree, subject.architectures))[:1]:
-        families = [name.strip() for cell in line.split("|")[2:3] for name in cell.split(",") if name.strip()]
+    for line, row in list(_listed(subject.tree, subject.architectures))[:1]:
+        families = [name.strip() for cell in row.split("|")[2:3] for name in cell.split(",") if name.strip()]
         if families:
-            sheet.put("integration.docs.models", families, SourceLine(_TABLE, number))
+            sheet.put("integration.docs.models", families, line)
     if example is not None:
         sheet.put("integration.example", example.key, example.at(example.function))
 
@@ -94,10 +94,29 @@ def file_name(module: str) -> str:
     return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
 
 
-def _put_like_others(
+def _put_overrides(
+    sheet: Sheet, at: str, keywords: Mapping[str, object], place: SourceLine, run: Recording | None
+) -> None:
+    """What vLLM's other tests override in the configuration of the small model.
+
+    A tower of one layer, which they make of it, has no layer left where the model takes the features of an earlier one.
+    """
+    given = keywords.get("hf_overrides")
+    overrides = dict(given) if isinstance(given, dict) else {}
+    layer = run.numbers.get("self.config.vision_feature_layer") if run is not None else None
+    if isinstance(layer, int) and layer < -1:
+        sheet.put(f"{at}.exist_overrides", {**overrides, "vision_feature_layer": -1}, why="the tower has one layer")
+    elif overrides:
+        sheet.put(f"{at}.exist_overrides", overrides, place)
+    # Without the overrides beside it, the number of layers may be that of a large model.
+    if keywords.get("use_original_num_layers") is True and (overrides or given is None):
+        sheet.put(f"{at}.use_original_num_layers", True, place)
+
+
+def _put_context(
     sheet: Sheet, tree: SourceTree, given: object, place: SourceLine, example: _Example | None, run: Recording | None
 ) -> None:
-    """The mark that most entries of the generation test have, and a context where theirs is none for the model.
+    """A context, where that of most entries of the generation test is none for the model.
 
     That is the `given` one of vLLM's other tests, that of the example, or the positions of the language model.
     """
@@ -106,9 +125,6 @@ def _put_like_others(
         registry = find_test_registry(tree)
     if registry is not None:
         there = SourceLine(registry.path, registry.line)
-        marked = [entry for entry in registry.entries if "marks" in entry.keywords]
-        if "core_model" in tree.read(registry.path) and 2 * len(marked) > len(registry.entries):
-            sheet.put("integration.test.core_model", True, there, why="as most entries there")
         default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
         usual = int(default) if default.isdecimal() else None
     if isinstance(given, int):
@@ -153,8 +169,8 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
             continue
         given: dict[str, object] = {}
         for keyword in value.keywords:
-            with suppress(ValueError):  # no literal
-                given[keyword.arg or ""] = ast.literal_eval(keyword.value)
+            # What is no literal says at least that something is given.
+            given[keyword.arg or ""] = _literal(keyword.value)
         known = found.get(key.value)
         # A test of a checkpoint that nobody can fetch would fail.
         if given.get("is_available_online") is not False and (known is None or key.lineno > known[3].line):
@@ -162,11 +178,30 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
     return next((found[name] for name in names if name in found), None)
 
 
-def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """The lines of the documentation's table that are of one of the architectures, each with its number."""
-    for number, line in enumerate(tree.read(_TABLE).splitlines() if tree.exists(_TABLE) else (), start=1):
-        if any(line.startswith(f"| `{name}`") for name in names):
-            yield number, line
+def _literal(node: ast.expr) -> object:
+    """The value of literals, and of lists and numbers that are added or multiplied; the node of anything else."""
+    match node:
+        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+            return {_literal(key): _literal(value) for key, value in zip(keys, values, strict=True) if key}
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as op, right=right):
+            one, other = _literal(left), _literal(right)
+            if isinstance(one, list) and isinstance(other, list) and isinstance(op, ast.Add):
+                return [*one, *other]
+            if isinstance(one, list) and isinstance(other, int) and isinstance(op, ast.Mult):
+                return one * other
+            return node
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return node
+
+
+def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[SourceLine, str]]:
+    """The rows of the documentation's tables that are of one of the architectures, each with its line."""
+    for path in _TABLES:
+        for number, row in enumerate(tree.read(path).splitlines() if tree.exists(path) else (), start=1):
+            if any(row.startswith(f"| `{name}`") for name in names):
+                yield SourceLine(path, number), row
 
 
 def _example(subject: Subject) -> _Example | None:

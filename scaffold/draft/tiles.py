@@ -62,11 +62,14 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         sheet.put(f"{at}.sizes", tiles.sizes, why="so many tiles has each item")
         put_embeds(subject, recording.of(name)[0], sheet)
     sheet.put("sizes.columns", ["n"], why=f"an entry of `{first.sizes}`")
-    sheet.put("let.k", tokens, why=f"rows of a tile: {first.tokens} in the recording")
+    single = tokens == "1"
+    if not single:
+        sheet.put("let.k", tokens, why=f"rows of a tile: {first.tokens} in the recording")
     sheet.put("item.rows", "n", why=f"`{first.sizes}` tiles an item")
-    sheet.put("item.tokens", "n * k", why="the embeddings of each item")
-    sheet.put("capture.rows", "b // k", why="as many tiles as fit")
-    sheet.put("budget.min", "k", why="one tile")
+    sheet.put("item.tokens", "n" if single else "n * k", why="the embeddings of each item")
+    sheet.put("capture.rows", "b" if single else "b // k", why="as many tiles as fit")
+    sheet.put("budget.min", 64 if single else "k")
+    sheet.put("budget.why", "Fewer would be few images a batch." if single else "One tile.")
     sheet.put("forward.call", first.call.text, first.site.place, why="the embeddings are its rows, item by item")
     if first.axes == _TABLES:
         sheet.put("forward.flatten", True, why="it gives a table of rows for each tile")

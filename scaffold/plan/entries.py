@@ -177,8 +177,8 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
         )
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
-            Code("Few layers with random weights: the test runs on any GPU and downloads no"),
-            Code("weights. Its text means nothing."),
+            Code("A small language model with random weights: the test downloads no"),
+            Code("checkpoint, and its text means nothing."),
         )
     return comments
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import CutPort, PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
-from scaffold.descriptor.port import ENCODE_METHODS
 from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import Edit, ReplaceMethod
@@ -133,13 +132,12 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                     _check_arguments(port, port.explicit, found.prepared)
             else:
                 assert isinstance(port, CutPort)
-                encode = ENCODE_METHODS[port.unit]
                 asked, beside = port.span("explicit"), tuple(port.beside)
                 rewrite = tuple(
                     Rewrite(one.old, one.new, port.span(f"explicit.rewrite.{place}"))
                     for place, one in enumerate(port.explicit.rewrite)
                 )
-                form = Form(entry, port.explicit.call, port.explicit.after, asked, encode, beside, rewrite)
+                form = Form(entry, port.explicit.call, port.explicit.after, asked, beside, rewrite)
                 if port.explicit.before is None:
                     found = find_extraction(tree, family, way, form)
                 else:

@@ -202,6 +202,11 @@ class View:
         return None
 
     @property
+    def budget_unit(self) -> Code | None:
+        """The tokens of a unit, where budgets are for whole ones."""
+        return None
+
+    @property
     def pads_offsets(self) -> bool:
         """Whether there are offsets to pad whose buffers are known only when a model starts."""
         return False
@@ -341,7 +346,7 @@ class UnitsView(View):
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
     #: The call that is recorded, of the pixels of a batch.
-    eager: Code
+    eager: Code | None
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
     #: The call of the method that makes them, and what it gives; None where they are inputs.
@@ -360,6 +365,10 @@ class UnitsView(View):
     def asserts_tokens(self) -> bool:
         """Whether a graph counts its features: the tokens of a unit are a claim of the descriptor."""
         return self.has_property or self.tokens.isdigit()
+
+    @property
+    def budget_unit(self) -> Code | None:
+        return self.unit_tokens if self.budget_min == self.unit_tokens else None
 
     @property
     def budget_units(self) -> Code:
@@ -392,12 +401,7 @@ class UnitsView(View):
     @property
     def captured(self) -> dict[str, Code]:
         """The tensors of a capture, by the key of their buffer."""
-        return {self.pixels_buffer: Code("pixel_values")} | {one.name: Code(one.name) for one in self.beside}
-
-    @property
-    def replayed(self) -> dict[str, Code]:
-        """The tensors of a replay, by the key of their buffer."""
-        return self.joined if self.prepare else self.joined | {self.pixels_buffer: Code("pixel_values")}
+        return {name: Code(name) for name in (self.pixels_buffer, *(one.name for one in self.beside))}
 
     @property
     def others(self) -> list[str]:
@@ -1067,9 +1071,12 @@ def _units(
     read = {*joined, *port.sized.values(), port.embeds}
 
     def encoded(values: Mapping[str, str]) -> Code:
-        given = dict(zip(("pixels", *port.beside), values.values(), strict=True))
-        made = f"self.{extraction.encode}({', '.join(given.values())})"
-        call = made if extraction.made else explicit.call.python(given)
+        pixels, *others = values.values()
+        beside = dict(zip(port.beside, others, strict=True))
+        if layers is None:
+            call = _replaced(extraction.held, {"pixel_values": pixels, **beside})
+        else:
+            call = explicit.call.python({"pixels": pixels, **beside})
         return Code(f"self.{extraction.after}({call})" if follows else call)
 
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
@@ -1082,7 +1089,7 @@ def _units(
         budget_why=why,
         budget_lets=(),
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
-        eager=Code(_replaced(layers.whole, batch)) if layers else encoded(joined),
+        eager=Code(_replaced(layers.whole, batch)) if layers else None,
         prepare=Code(_replaced(layers.prepare, batch)) if layers else None,
         made=Code(", ".join(layers.made)) if layers else Code(""),
         makes_items=follows and "torch.Tensor" not in returned,

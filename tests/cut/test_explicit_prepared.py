@@ -121,7 +121,7 @@ def test_the_proof_finds_a_changed_statement(old: str, new: str, release_tree: A
 
     def prove(after: str) -> list[str]:
         found = prove_extraction(
-            tree.read(MODEL), after, frozenset(places), "_merge_patch_embeddings", MODEL, "prepare_patches", ""
+            tree.read(MODEL), after, frozenset(places), "_merge_patch_embeddings", MODEL, "prepare_patches"
         )
         return [problem.code for problem in found]
 

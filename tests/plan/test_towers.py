@@ -12,7 +12,7 @@ from scaffold.descriptor import AnyPort, PackedPort
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.edit.operations import ReplaceMethod
 from scaffold.plan.towers import TowerPlan, plan_tower, slice_of
-from scaffold.protocol import SourceTree, find_model
+from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.tower import Parameter
 from scaffold.workflow import load_port
 
@@ -295,7 +295,7 @@ def test_a_port_that_reads_the_limit_of_frames_keeps_vllms_configuration(qwen, o
     tree = with_heir(qwen, body, ("        self.vllm_config = vllm_config\n", ""))
     model = find_model(tree, spec.module, spec.class_name)
 
-    found = plan_tower(spec, tree, model, claims_frames=True)
+    found = plan_tower(spec, tree, model, read_protocol(qwen("0.33.0")).dialect)
 
     edits = [e for e in found.edits.get(QWEN, ()) if isinstance(e, ReplaceMethod) and e.name == "__init__"]
     assert {edit.class_name for edit in edits} == kept
@@ -407,3 +407,28 @@ def test_parsed_inputs_of_which_an_entry_takes_one_class(release_tree, change, f
     facts = plan(dataclasses.replace(tree, label="tree", _cache=changed), load_port("nano_nemotron_vl")).facts
 
     assert facts.input_classes == found
+
+
+def test_a_release_that_pads_no_buffers_keeps_captured_offsets(qwen):
+    """In each `__init__` that runs; a class without one that keeps its configuration is refused."""
+    spec = load_port("qwen2_5_vl")
+    tree, dialect = qwen("0.22.0"), read_protocol(qwen("0.22.0")).dialect
+    found = plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name), dialect)
+    kept = [edit for edit in found.edits[QWEN] if isinstance(edit, ReplaceMethod) and edit.name == "__init__"]
+    line = "    self._encoder_cudagraph_offsets: dict[int, dict[str, torch.Tensor]] = {}"
+    assert all(line in edit.source.splitlines() for edit in kept)
+    assert kept
+
+    other = qwen("0.22.0", ("self.config = config\n", "self.cfg = config\n"))
+    with pytest.raises(DiagnosticError) as caught:
+        plan_tower(spec, other, find_model(other, spec.module, spec.class_name), dialect)
+    [problem] = caught.value.diagnostics
+    assert (problem.code, "could keep the captured offsets" in problem.message) == ("VCG419", True)
+
+
+@pytest.mark.parametrize(("release", "found"), [("0.33.0", 2), ("0.30.0", 0)])
+def test_offsets_are_padded_by_functions_beside_the_tower(qwen, release, found):
+    """Where rows behind a batch need sequences, these functions give them none."""
+    assert len(plan(qwen(release)).facts.padding) == found
+    alone = qwen("0.33.0", ("def _pad_flashinfer_cu_seqlens_buffer(", "def _pad_for_flashinfer("))
+    assert plan(alone).facts.padding == ()

@@ -284,11 +284,11 @@ def test_bounds_name_the_offsets_that_they_come_from(release_tree: Any) -> None:
     assert sources["max_seqlen_full"] == "cu_seqlens"
     assert sources["max_seqlen_window"] == "cu_window_seqlens"
     padding = {padding.key: padding for padding in split_tower(tower).padding}
-    assert padding["cu_seqlens"].capacity == ("max_batch_size", "max_frames_per_batch")
-    assert padding["cu_window_seqlens"].capacity == ("max_window_seqs_per_batch",)
+    assert padding["cu_seqlens"].capacity == "max_frames_per_batch"
+    assert padding["cu_window_seqlens"].capacity == "max_window_seqs_per_batch"
     assert padding["max_seqlen_full"].override == "max_seqlen_override"
     assert padding["max_seqlen_window"].override == "max_seqlen_window_override"
-    assert padding["window_index"].capacity == ()
+    assert padding["window_index"].capacity is None
 
 
 @pytest.mark.trees
@@ -374,10 +374,9 @@ def test_split_tower_is_bit_identical(model: str, release_tree: Any) -> None:
     tree = release_tree(PRISTINE[model][0])
     tower = _slice(release_tree, model)
     split = split_tower(tower)
-    capacity = {p.name: 9 for p in split.method_parameters if p.name in ("max_batch_size", "max_frames_per_batch")}
-    capacity |= {name: 80 for p in split.padding for name in p.capacity if name not in capacity}
+    capacity = {p.capacity: 9 if p.capacity == "max_frames_per_batch" else 80 for p in split.padding if p.capacity}
     capacity |= {p.override: BOUNDS.get(p.override, ROWS) for p in split.padding if p.override}
-    offsets = {p.key: max(capacity[name] for name in p.capacity) for p in split.padding if p.capacity}
+    offsets = {p.key: capacity[p.capacity] for p in split.padding if p.capacity}
     request = {
         "root": str(tree.path("vllm").parent),
         "model": model,
