@@ -43,6 +43,8 @@ _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.argume
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
+#: What a graph holds, as one call.
+_HELD = "self._held"
 #: The pixels in what a graph holds.
 _PARAMETER = "pixel_values"
 
@@ -639,12 +641,15 @@ class _Extractor:
 
         Units of an item may go into one, behind the encoder also those of a batch into items: a port does the same.
         """
-        (function,) = ast.parse(textwrap.dedent(method.text)).body
+        text, called = method.text.encode(), _callee(method.leading[0])
+        runs = sorted(method.runs, key=lambda run: method.start(run.whole), reverse=True)
+        for run in runs:  # another branch may have the same call for something else
+            text = text[: method.start(run.whole)] + f"{_HELD}()".encode() + text[method.end(run.whole) :]
+        (function,) = ast.parse(textwrap.dedent(text.decode())).body
         assert isinstance(function, FunctionNode)
         if inner or any(_flattened(node) or _is_table(node) for node in ast.walk(function)):
             function = _Regrouped().visit(function)
-        called = _callee(method.leading[0])
-        if find_change(function, called) is not None:
+        if find_change(function, _HELD if method.runs else called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
 
 

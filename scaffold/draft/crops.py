@@ -45,9 +45,9 @@ def draft_crops(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
             if reads(subject, _EMBEDS) and all(field.key != _EMBEDS for field in batches[0].fields):
                 why = "the model reads it, and its processor declares it nowhere"
                 sheet.put(f"fields.{_EMBEDS}", "batched", why=why)
-            put_unit(recording, whole.unit, "pixels", whole.place, sheet)
+            put_unit(subject, recording, whole.unit, "pixels", whole.place, sheet)
             sheet.put("crops.pixels", crops.pixels, crops.place, why="any number for each item")
-            put_unit(recording, crops.unit, "crops", crops.place, sheet)
+            put_unit(subject, recording, crops.unit, "crops", crops.place, sheet)
             sheet.put("forward.call", text, whole.place, crops.place)
             if through is not None:
                 sheet.put("forward.through", through, why="the last part that the model calls after it for both")

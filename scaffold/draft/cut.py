@@ -119,7 +119,7 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     for name, site in kept.items():
         sheet.put(f"modalities.{name}.pixels", site.pixels, site.place, why="all of it enters the call")
         sheet.put(f"modalities.{name}.entry", site.entry, line_of(site.way[0]))
-    put_unit(recording, sites[0].unit, "pixels", sites[0].place, sheet)
+    put_unit(subject, recording, sites[0].unit, "pixels", sites[0].place, sheet)
     batches = recording.of(next(iter(kept)))
     counts = ", ".join(str(units_of(batch)[sites[0].pixels][0]) for batch in batches)
     shown = f"{counts} units in {len(batches)} batches"
@@ -532,8 +532,13 @@ def _layer(function: ast.AST, index: ast.expr) -> str | None:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine, sheet: Sheet) -> None:
-    """The shape of a unit, with names for its side, or height and width, that the model holds."""
+def put_unit(
+    subject: Subject, recording: Recording, unit: _Shape, section: str, place: SourceLine, sheet: Sheet
+) -> None:
+    """The shape of a unit, with names for its side, or height and width, that the model holds.
+
+    The first that it takes is what the model's own check of pixels says of them.
+    """
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
         words = ("bins", "frames") if len(unit) == 2 and _of_sound(recording) else words
@@ -546,12 +551,23 @@ def put_unit(recording: Recording, unit: _Shape, section: str, place: SourceLine
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
     for axis, name in named.items():
         what = f"the {name} of one unit, in pixels"
-        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
+        first = re.compile(re.escape(_checked_side(subject, "hw"[axis - 1])))
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1, first=first)
     channels = str(unit[0])
     if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts
         sheet.put("let.channels", channels, place)
         channels = "channels"
     sheet.put(f"{section}.shape", [channels, named[1], named.get(2, named[1])], place)
+
+
+def _checked_side(subject: Subject, side: str) -> str:
+    """The expression for a side, `h` or `w`, that the model gives to the check of its inputs' shapes."""
+    for node in chain.from_iterable(ast.walk(owner) for _, owner in subject.program.lineage(subject.owner)):
+        if isinstance(node, ast.keyword) and node.arg == "resolve_bindings" and isinstance(node.value, ast.Dict):
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == side:
+                    return ast.unparse(value)
+    return ""
 
 
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:

@@ -109,7 +109,7 @@ def _put_overrides(
     elif overrides:
         sheet.put(f"{at}.exist_overrides", overrides, place)
     # Without the overrides beside it, the number of layers may be that of a large model.
-    if keywords.get("use_original_num_layers") is True and (overrides or given is None):
+    if keywords.get("use_original_num_layers") is True and (overrides or "hf_overrides" not in keywords):
         sheet.put(f"{at}.use_original_num_layers", True, place)
 
 
@@ -170,7 +170,9 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
         given: dict[str, object] = {}
         for keyword in value.keywords:
             # What is no literal says at least that something is given.
-            given[keyword.arg or ""] = _literal(keyword.value)
+            given[keyword.arg or ""] = None
+            with suppress(ValueError):
+                given[keyword.arg or ""] = _literal(keyword.value)
         known = found.get(key.value)
         # A test of a checkpoint that nobody can fetch would fail.
         if given.get("is_available_online") is not False and (known is None or key.lineno > known[3].line):
@@ -179,21 +181,20 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
 
 
 def _literal(node: ast.expr) -> object:
-    """The value of literals, and of lists and numbers that are added or multiplied; the node of anything else."""
+    """The value of literals, and of lists that are added or repeated. Raises ValueError for anything else."""
     match node:
-        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
-            return {_literal(key): _literal(value) for key, value in zip(keys, values, strict=True) if key}
-        case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as op, right=right):
+        case ast.Dict(keys=keys, values=values):
+            pairs = zip(keys, values, strict=True)
+            return {ast.literal_eval(key) if key else None: _literal(value) for key, value in pairs}
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
             one, other = _literal(left), _literal(right)
-            if isinstance(one, list) and isinstance(other, list) and isinstance(op, ast.Add):
+            if isinstance(one, list) and isinstance(other, list):
                 return [*one, *other]
-            if isinstance(one, list) and isinstance(other, int) and isinstance(op, ast.Mult):
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            one, other = _literal(left), _literal(right)
+            if isinstance(one, list) and isinstance(other, int):
                 return one * other
-            return node
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return node
+    return ast.literal_eval(node)
 
 
 def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[SourceLine, str]]:

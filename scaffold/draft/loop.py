@@ -81,7 +81,7 @@ def draft_layers(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         place = line_of(first[-1])
         sheet.put(f"modalities.{SOUND}.pixels", key, place, why="the layers get what is made of all of it")
         sheet.put(f"modalities.{SOUND}.entry", entry, line_of(first[0]))
-        put_unit(recording, unit, "pixels", place, sheet)
+        put_unit(subject, recording, unit, "pixels", place, sheet)
         put_made(recording, shapes.pop(), place, sheet)
         sheet.put("forward.loop", loop, place, why="the encoder's call gets more than units")
         counts = ", ".join(str(found[key][0]) for found in inputs)

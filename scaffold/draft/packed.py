@@ -114,7 +114,10 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
 
 
 def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
-    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the tower has one that does."""
+    """Where a normalisation inside the tower keeps the dtype of raw pixels, if the model gives it one that does."""
+    family = (owner for _, owner in subject.program.lineage(subject.owner))
+    if not any(isinstance(node, ast.keyword) and node.arg == "input_norm" for one in family for node in ast.walk(one)):
+        return
     norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
     owner = next((class_at(subject.tree, subject.program, call.cls) for call in norms), None)
     kept = subject.program.method(owner, "input_dtype") if owner is not None else None

@@ -136,7 +136,8 @@ def put_attention(tower: Tower, sliced: TowerSlice) -> None:
     alone = [one for one in made if one.key not in {bounds[of.key].key for of in offsets if of.key in bounds}]
     taken = set()
     recorded = [(crossing, list(_offsets(tower, crossing))) for crossing in offsets]
-    found = [(crossing, seen, _unit(sliced, seen)) for crossing, seen in recorded]
+    images = [*tower.entered] == ["image"]
+    found = [(crossing, seen, _unit(sliced, seen, images=images)) for crossing, seen in recorded]
     # The sequences of whole frames or items come first: they are the tower's main ones.
     for crossing, seen, unit in sorted(found, key=lambda entry: entry[2] == "window"):
         name = "window" if unit == "window" else "full"
@@ -210,15 +211,18 @@ def _table_limit(tower: Tower) -> tuple[int, SourceLine] | None:
     return None
 
 
-def _unit(sliced: TowerSlice, seen: Sequence[_Offsets]) -> str | None:
-    """The rows that the sequences of recorded offsets cover; None where nothing tells."""
+def _unit(sliced: TowerSlice, seen: Sequence[_Offsets], *, images: bool) -> str | None:
+    """The rows that the sequences of recorded offsets cover; None where nothing tells.
+
+    `images`: there is nothing else. An image is one frame.
+    """
     if not seen:
         return None
     items = all(ends == _ends([prod(one) for one in grid]) for ends, grid, _ in seen)
     frames = all(ends == _ends(_frames(grid)) for ends, grid, _ in seen)
     windows = all(set(_ends(_frames(grid))) <= set(ends) for ends, grid, _ in seen)
     asked = {parameter.name for parameter in sliced.method_parameters}
-    if items and not (frames and "max_frames_per_batch" in asked):
+    if items and (images or not (frames and "max_frames_per_batch" in asked)):
         return "item"
     return "frame" if frames else "window" if windows else None
 

@@ -52,7 +52,7 @@ def draft_tiles(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         return False
     first = next(iter(found.values()))
     kept = {name: one for name, one in found.items() if one.form == first.form}
-    put_unit(recording, first.site.unit, "pixels", first.site.place, sheet)
+    put_unit(subject, recording, first.site.unit, "pixels", first.site.place, sheet)
     tokens = _tokens(recording, first.tokens, sheet)
     if tokens is None:
         return False
