@@ -1,4 +1,4 @@
-"""What an explicit port finds in a model's own code: the calls that a graph holds, and what follows them.
+"""The parts of a model's own code that an explicit port has: the calls that a graph holds, and what follows them.
 
 A port repeats the calls, and the model's code keeps its own. The statements behind them become a method, which takes
 the features and what they read beside them. The model's code calls it, so a port runs nothing twice. Statements keep
@@ -43,7 +43,7 @@ _HOST = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.argume
 
 #: The pixels in the place of a call's own argument.
 _PIXELS = "pixels"
-#: What a graph holds, as one call.
+#: All that a graph holds, as one call.
 _HELD = "self._held"
 #: The pixels in what a graph holds.
 _PARAMETER = "pixel_values"
@@ -624,7 +624,7 @@ class _Extractor:
     # -- the methods
 
     def _after_edits(self, method: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
-        """What makes a method of the last statements, which gets `live` and the features; nothing where it is one."""
+        """The edit that makes a method of the last statements, with `live` and the features; nothing where it is one."""
         if self._is_cut(method):
             return ()
         assert method.tail is not None

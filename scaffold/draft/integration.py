@@ -97,7 +97,7 @@ def file_name(module: str) -> str:
 def _put_overrides(
     sheet: Sheet, at: str, keywords: Mapping[str, object], place: SourceLine, run: Recording | None
 ) -> None:
-    """What vLLM's other tests override in the configuration of the small model.
+    """The values that vLLM's other tests override in the configuration of the small model.
 
     A tower of one layer, which they make of it, has no layer left where the model takes the features of an earlier one.
     """
@@ -169,7 +169,7 @@ def _checkpoint(tree: SourceTree, names: Sequence[str]) -> tuple[str, str, dict[
             continue
         given: dict[str, object] = {}
         for keyword in value.keywords:
-            # What is no literal says at least that something is given.
+            # A value that is no literal says at least that something is given.
             given[keyword.arg or ""] = None
             with suppress(ValueError):
                 given[keyword.arg or ""] = _literal(keyword.value)

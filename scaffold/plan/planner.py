@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.descriptor import PackedPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
-from scaffold.edit.operations import PutMethods
+from scaffold.edit.operations import PutMethods, ReplaceMethod
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
@@ -62,7 +62,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     for path in dict.fromkeys([*heirs.edits, *tower.edits]):
         if path != model.path:
             edits = (*heirs.edits.get(path, ()), *tower.edits.get(path, ()))
-            files.append(FilePlan(path, edits, _why(port, tower, path in heirs.edits)))
+            files.append(FilePlan(path, edits, _why(port, tower, path, path in heirs.edits)))
     if any(isinstance(edit, PutMethods) and QUESTION in edit.source for file in files for edit in file.edits):
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
@@ -124,12 +124,13 @@ def _runs_again(port: AnyPort) -> Diagnostic:
     )
 
 
-def _why(port: AnyPort, tower: TowerPlan, has_optout: bool) -> str:
+def _why(port: AnyPort, tower: TowerPlan, path: str, has_optout: bool) -> str:
     """Why a file beside the model's own changes."""
     if has_optout:
         return f"keep a subclass of {port.class_name} out"
     if isinstance(port, PackedPort):
-        what = "split the tower of" if tower.split is not None else "keep vLLM's configuration for"
+        splits = any(not isinstance(edit, ReplaceMethod) or edit.name != "__init__" for edit in tower.edits[path])
+        what = "split the tower of" if splits else "keep in `__init__` what is read by the port of"
     else:
         what = "cut out the encoder of" if tower.way is not None else "pass a parameter to the tower of"
     return f"{what} {port.class_name}"

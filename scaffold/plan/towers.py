@@ -1,9 +1,9 @@
 """Plans the changes of the tower and of the model class that a port needs beside the protocol methods.
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
-and takes. The `__init__` of the model class keeps vLLM's configuration where it does not and the port reads the user's
-limit of frames in it, the model's configuration where the port asks the processing info for the number of frames and
-the class keeps neither, and the captured offsets where the manager cannot pad a batch to them.
+and takes. The `__init__` of the model class may get statements more. It keeps vLLM's configuration where the port reads
+the user's limit of frames in it, and the model's where the port asks the processing info for the number of frames and
+the class has neither. It keeps the captured offsets where the manager pads no batch to them.
 """
 
 from __future__ import annotations
@@ -200,14 +200,9 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             tree.span(model.path, model.line),
             "give budget.frames as an expression instead of a method of the processing info",
         )
-    pads = dialect is not None and not dialect.padding_logics
-    if pads and not inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]"):
-        raise DiagnosticError.of(
-            "VCG419",
-            f"{model.class_name}, or a subclass of it, has no `__init__` that could keep the captured offsets",
-            tree.span(model.path, model.line),
-            "set `self.config` in its `__init__`, as vLLM's models do",
-        )
+    if dialect is not None and not dialect.padding_logics:
+        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]")
+        facts = replace(facts, keeps_offsets=kept)
     for path, edit in inits.edits():
         edits[path].append(edit)
     state = "split already, used as it is" if tower.already_split else f"split: {len(tower.crossings)} values move"

@@ -81,6 +81,7 @@ class TreeFacts:
     splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
     `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
     beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
+    `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     """
 
     has_input_dtype: bool | None = None
@@ -103,6 +104,7 @@ class TreeFacts:
     states_modality: bool = False
     shares_items: bool = True
     padding: tuple[tuple[str, str], ...] = ()
+    keeps_offsets: bool = False
 
 
 @dataclass(frozen=True)
@@ -668,6 +670,7 @@ class PackedView(SizedView):
     device_bounds: tuple[str, ...]
     guards_syncs: bool
     padding: tuple[str, ...]
+    keeps_offsets: bool
 
     @property
     def offset_keys(self) -> list[str]:
@@ -1462,6 +1465,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         device_bounds=facts.device_bounds,
         guards_syncs=facts.sync_guard is not None,
         padding=tuple(name for _, name in facts.padding),
+        keeps_offsets=facts.keeps_offsets,
     )
 
 

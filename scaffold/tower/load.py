@@ -53,7 +53,8 @@ def split_at_load(
         fit = tuple(lengths), tuple(parameters), grid
     replaced: tuple[Replaced, ...] = ()
     if fit is not None or getattr(owner, METADATA_METHOD, None) is None:
-        replaced = _split(owner, (entry, data, tuple(metadata), tuple(names.items())), tuple(keys), fit)
+        frames = "max_batch_size" not in parameters
+        replaced = _split(owner, (entry, data, tuple(metadata), tuple(names.items())), tuple(keys), fit, frames)
     _require_parameters(subclass(owner, replaced), parameters)
     give_methods(tower, replaced)
 
@@ -64,17 +65,18 @@ def _split(
     asked: tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]],
     keys: tuple[str, ...],
     fit: tuple[tuple[str, ...], tuple[str, ...], str] | None,
+    frames: bool,
 ) -> tuple[Replaced, ...]:
     """The methods of the proven split, compiled in the namespaces of the modules that they come from.
 
-    None where the class has a metadata method. With `fit` the tower is read: lengths, parameters, the form of the grid.
+    None where the class has a metadata method. `frames`: the main sequences are frames, not items. With `fit` the tower is read: lengths, parameters, the form of the grid.
     """
     tree, file = tree_of(owner)
     entry, data, metadata, names = asked
     has_method = getattr(owner, METADATA_METHOD, None) is not None
     try:
         found = slice_tower(tree, file, owner.__name__, entry=entry, data=(data,), metadata=metadata, names=dict(names))
-        split = None if has_method and found.already_split else split_tower(found)
+        split = None if has_method and found.already_split else split_tower(found, frames=frames)
         if fit is not None:
             lengths, wanted, grid = fit
             takes = found.method_parameters if split is None else split.method_parameters

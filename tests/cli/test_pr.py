@@ -62,7 +62,7 @@ def test_the_text_says_what_was_done(run, small_tree, tmp_path):
     assert f"pytest {TEST} -k internvl" in done.out
     assert f"pip install 'vitcg-scaffold[cpu]=={__version__}'\nvitcg-scaffold verify internvl --vllm ." in done.out
     assert re.search(
-        r"- Size: \d+ lines are added in the package, for 10 methods of the protocol and 4 helpers\.", done.out
+        r"- Size: \d+ lines are added in the package, for 10 methods of the protocol and 3 helpers\.", done.out
     )
     assert "The numerical proof was not run on these files." in done.out
     assert "| 224x224 | 64 | 20.00 | 5.00 | 4.12 | 4.00 | 0.21 | 1.03 |" in done.out
@@ -113,7 +113,8 @@ def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
     assert "Replace the implementation of `SupportsEncoderCudaGraph` in `DeepseekVLV2ForCausalLM` (image)." in text
     assert "`vitcg-scaffold verify deepseek_vl2 --as-is` on the tree before the change" in text
     assert (
-        "- The graph holds `_encode_patches`, which is `self.projector(self.vision.forward_features(pixels))`" in text
+        "- The graph holds `self.projector(self.vision.forward_features(pixels))`, as the model's own code has it."
+        in text
     )
     assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were, but for these" in text
     assert "`images_spatial_crop[jdx].tolist()` costs the host less than `images_spatial_crop[jdx]`" in text

@@ -36,10 +36,7 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "mllama4": ({"get_image_patches_per_chunk"}, set(), {"Llama4ForConditionalGeneration.vllm_config"}),
     "qwen2_5_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
-        {
-            "_pad_cumulative_seqlens_buffer",  # lfm2_vl has a copy of its own
-            "_pad_flashinfer_cu_seqlens_buffer",
-        },
+        set(),
         {"Qwen2_5_VLForConditionalGeneration.multimodal_config"},  # the port asks the model's configuration for it
     ),
     "qwen2_vl": (
