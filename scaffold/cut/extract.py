@@ -624,7 +624,7 @@ class _Extractor:
     # -- the methods
 
     def _after_edits(self, method: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
-        """The edit that makes a method of the last statements, with `live` and the features; nothing where it is one."""
+        """The edit that makes a method of the last statements, which take `live`; nothing where they are one."""
         if self._is_cut(method):
             return ()
         assert method.tail is not None

@@ -699,9 +699,14 @@ class PackedView(SizedView):
         return self.dialect.postprocess.value != "none"
 
     @property
+    def bounds_frames(self) -> bool:
+        """Whether a graph has a sequence for each token, since nothing else bounds the frames of its batches."""
+        return self.counts_frames and self.has_video and not self.has_hook
+
+    @property
     def may_go_eager(self) -> bool:
         """Whether there are batches that no graph serves: precomputed embeddings, more frames than sequences."""
-        return self.counts_frames or self.embeds is not None
+        return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
 
     @property
     def video_sizes(self) -> str | None:
@@ -713,7 +718,7 @@ class PackedView(SizedView):
         """Why such an item declares so, as a comment."""
         told_alone = self.dialect.item_specs and not self.dialect.zero_path_tokens
         several = "items of several frames" if self.dialect.zero_path_tokens else "items of too many frames"
-        frames = [several] if self.counts_frames and not told_alone else []
+        frames = [several] if self.counts_frames and not (told_alone or self.bounds_frames) else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
             return f"No graph holds so many tokens: {items} run eagerly."
@@ -1375,10 +1380,7 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
 
 def claims_frames(port: AnyPort, dialect: Dialect) -> bool:
     """Whether a video claims so many tokens that those of a batch bound its frames."""
-    if not (isinstance(port, PackedPort) and port.counts_frames and port.has_video):
-        return False
-    # Where the manager has a hook for results and no tokens for the choice of a graph, the port drops replays instead.
-    return dialect.zero_path_tokens or dialect.postprocess.value == "none"
+    return isinstance(port, PackedPort) and port.counts_frames and port.has_video and dialect.zero_path_tokens
 
 
 def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> PackedView:
@@ -1425,7 +1427,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 capture_names,
                 parameters,
                 facts,
-                claims_frames=claimed,
+                in_budget=claimed or (port.has_video and dialect.postprocess.value == "none"),
                 main=set_ is sets[0],
             )
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
@@ -1476,7 +1478,7 @@ def _set(
     parameters: tuple[str, str],
     facts: TreeFacts,
     *,
-    claims_frames: bool,
+    in_budget: bool,
     main: bool,
 ) -> SequenceView:
     assert set_.count is not None, "`PackedPort.sequences` are complete"
@@ -1484,7 +1486,7 @@ def _set(
     variable = "num_seqs" if main else f"num_{set_.name}_seqs"
     counted = set_.unit == "frame" and not port.attention[set_.name].count
     count, why = set_.count, set_.why
-    if claims_frames:
+    if in_budget:  # the budget bounds the frames
         names = replace(names, bindings={**names.bindings, "F": "max_frames"})
         count = _CLAIMED if counted else count
     strips = _sizes_name(port.columns) if main and port.capture else None
@@ -1510,7 +1512,7 @@ def counter_of(name: str) -> str:
     return f"get_encoder_cudagraph_max_{name}_seqs"
 
 
-#: The captured number of frames where videos claim tokens for them, which bounds it by the budget.
+#: The captured number of frames where the budget bounds it.
 _CLAIMED = parse_expression("max(B, F)")
 
 

@@ -86,7 +86,7 @@ def test_tower_in_a_file_of_its_own_is_a_file_of_the_plan(release_tree, tmp_path
     planned = plan(release_tree("0.20.0"), load_port("qwen2_5_vl"))
 
     files = {file.path: file for file in planned.files}
-    assert [*files][0] == path
+    assert next(iter(files)) == path
     assert files[elsewhere].reason == "split the tower of Qwen2_5_VLForConditionalGeneration"
     assert files[elsewhere].class_name is None
     kept = "keep in `__init__` what is read by the port of Qwen2_5_VLForConditionalGeneration"

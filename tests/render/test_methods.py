@@ -380,9 +380,9 @@ def test_private_methods_say_what_they_take_and_give(model):
     ],
 )
 def test_the_frames_of_a_count_are_those_that_the_budget_bounds(count, said):
-    """No hook of 0.20 and 0.21 can drop a replay, so a video of many small frames is in no graph."""
+    """No hook of 0.20 and 0.21 can drop a replay, so a graph there holds as many frames as tokens."""
     port = port_of("qwen2_vl", {"attention.full.count": count})
     source = " ".join(render_methods(port, profile_of("v0_20"), FACTS["unknown"]).source.split())
 
     assert f"num_seqs = {said} " in source
-    assert "n if n >= t * frame_tokens else above" in source
+    assert "max_frames = token_budget " in source

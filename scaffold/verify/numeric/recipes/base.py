@@ -273,6 +273,7 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
         limits=limits,
         get_limit_per_prompt=lambda modality: limits.get(modality, 0),
         mm_encoder_tp_mode="weights",
+        enable_mm_embeds=False,
         mm_encoder_attn_dtype=None,
         mm_encoder_attn_backend=None,
         mm_encoder_only=False,
