@@ -201,7 +201,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             "give budget.frames as an expression instead of a method of the processing info",
         )
     if dialect is not None and not dialect.padding_logics:
-        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]")
+        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[tuple[int, int], dict]")
         facts = replace(facts, keeps_offsets=kept)
     for path, edit in inits.edits():
         edits[path].append(edit)
