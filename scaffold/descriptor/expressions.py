@@ -13,9 +13,10 @@ Trees are frozen. Offsets count characters of the parsed text, from 0, end exclu
 from __future__ import annotations
 
 import keyword
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 #: Functions that every expression may call, with the number of arguments (at least, at most).
@@ -54,69 +55,63 @@ class EvaluationError(Exception):
 # --- trees ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Int:
-    value: int
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A part of a text, from `start` to `end`. Its place does not count in comparisons."""
+
     start: int = field(default=0, compare=False)
     end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Int(_Part):
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text(_Part):
     """A word in quotes, to which `==` or `!=` compares a value of the model: a kind of its configuration."""
 
     value: str
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(_Part):
     """A bare name: a size column, a `let` name, or one of the predefined `b`, `B`, `F`."""
 
     name: str
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(_Part):
     """`self.a.b`, `self.a.b[0]` or `self.a["b"]`, read from the model at run time."""
 
     path: str
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(_Part):
     """`-x` or `not x`."""
 
     op: str
     operand: Node
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(_Part):
     """Arithmetic, one comparison, or one `and` / `or`."""
 
     op: str
     left: Node
     right: Node
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(_Part):
     """`min(...)`, `max(...)`, `ceil_div(a, b)`, `round(x)`, `len(self.x)` or a helper of the descriptor."""
 
     name: str
     args: tuple[Node, ...]
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 Node = Int | Text | Name | Attribute | Unary | Binary | Function
@@ -166,15 +161,15 @@ class Expression:
         """
         return _render(self.root, bindings or {})[0]
 
-    def evaluate(
-        self, values: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]] | None = None
-    ) -> int | bool:
-        """The value of the expression, for checks of generated code.
+    def evaluate(self, values: Mapping[str, Any]) -> int | bool:
+        """The value of the expression. `values` maps names and whole attribute paths.
 
-        `values` maps names and whole attribute paths; a path that it lacks is read from `values["self"]`. `functions`
-        maps helper names. Raises `EvaluationError` where Python would raise, and for powers beyond reason.
+        Raises `EvaluationError` where Python would raise, for a helper, and for powers beyond reason.
         """
-        return cast("int | bool", _evaluate(self.root, values, functions or {}))
+        try:
+            return cast("int | bool", _evaluate(self.root, values))
+        except ZeroDivisionError:
+            raise EvaluationError("division by zero") from None
 
     def substitute(self, replacements: Mapping[str, Expression]) -> Expression:
         """The tree with names replaced by other trees (used to derive expressions from expressions)."""
@@ -183,31 +178,25 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(_Part):
     """A constant argument of a call: an integer, `True`, `False`, `None` or the empty list `[]`, as ()."""
 
     value: int | bool | tuple[()] | None
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Keyword:
+class Keyword(_Part):
     name: str
     value: Argument
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Part):
     """A call of something of the model: `self.extract_feature(pixels)`."""
 
     path: str
     args: tuple[Argument, ...]
     keywords: tuple[Keyword, ...] = ()
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
     text: str = field(default="", compare=False)
 
     @property
@@ -286,13 +275,13 @@ def parse_call(text: str) -> Call:
     parser = _Parser(text, {})
     call = parser.call_of_self(0)
     parser.finish()
-    return Call(call.path, call.args, call.keywords, call.start, call.end, text)
+    return replace(call, text=text)
 
 
 def parse_path(text: str) -> str:
     """Parse an attribute path such as `self.visual.input_norm.input_dtype` and give it back without spaces."""
     parser = _Parser(text, {})
-    path, _, _ = parser.path()
+    path, _ = parser.path()
     parser.finish()
     return path
 
@@ -313,11 +302,13 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(_Part):
     kind: str
     text: str
-    start: int
-    end: int
+
+    def error(self, message: str, help: str | None = None, *, end: int | None = None) -> ExpressionError:
+        """An error from here to the token's own end, or to `end`."""
+        return ExpressionError(message, self.start, self.end if end is None else end, help)
 
 
 def _scan(text: str) -> list[_Token]:
@@ -332,9 +323,9 @@ def _scan(text: str) -> list[_Token]:
         if match is None:
             raise ExpressionError(f"the character {text[at]!r} is not part of the language", at, at + 1)
         if match.lastgroup != "space":
-            tokens.append(_Token(match.lastgroup or "", match.group(), at, match.end()))
+            tokens.append(_Token(match.lastgroup or "", match.group(), start=at, end=match.end()))
         at = match.end()
-    tokens.append(_Token("end", "", len(text.rstrip()), len(text.rstrip())))
+    tokens.append(_Token("end", "", start=len(text.rstrip()), end=len(text.rstrip())))
     return tokens
 
 
@@ -376,20 +367,19 @@ class _Parser:
 
     def finish(self) -> None:
         if self.peek.kind != "end":
-            token = self.peek
-            if token.text == ")":
-                raise ExpressionError("`)` closes nothing", token.start, token.end)
-            raise self.unexpected(token, "expected an operator or the end")
+            if self.peek.text == ")":
+                raise self.peek.error("`)` closes nothing")
+            raise self.unexpected(self.peek, "expected an operator or the end")
 
     @staticmethod
     def unexpected(token: _Token, expected: str) -> ExpressionError:
         if token.kind == "end":
-            return ExpressionError(f"{expected}, but the text ends", token.start, token.end, "complete it")
-        return ExpressionError(f"{expected}, found `{token.text}`", token.start, token.end, _HINTS.get(token.text))
+            return token.error(f"{expected}, but the text ends", "complete it")
+        return token.error(f"{expected}, found `{token.text}`", _HINTS.get(token.text))
 
     def expression(self, minimum: int, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise ExpressionError("the expression is nested too deeply", self.peek.start, self.peek.end, "use `let`")
+            raise self.peek.error("the expression is nested too deeply", "use `let`")
         left = self.prefix(minimum, depth)
         while True:
             token = self.peek
@@ -404,26 +394,18 @@ class _Parser:
                 if is_text
                 else self.expression(_UNARY if precedence == _POWER else precedence + 1, depth + 1)
             )
-            left = Binary(token.text, left, right, left.start, right.end)
-            following = self.peek
-            if precedence == _COMPARE and _PRECEDENCE.get(following.text) == _COMPARE:
-                raise ExpressionError(
-                    "comparisons cannot be chained", following.start, following.end, "join two with `and`"
-                )
+            left = Binary(token.text, left, right, start=left.start, end=right.end)
+            if precedence == _COMPARE and _PRECEDENCE.get(self.peek.text) == _COMPARE:
+                raise self.peek.error("comparisons cannot be chained", "join two with `and`")
 
     def prefix(self, minimum: int, depth: int) -> Node:
         token = self.peek
-        if token.kind == "name" and token.text == "not":
-            if minimum > _NOT:
-                raise ExpressionError("`not` needs parentheses here", token.start, token.end)
-            self.take()
-            operand = self.expression(_NOT, depth + 1)
-            return Unary("not", operand, token.start, operand.end)
-        if token.kind == "op" and token.text == "-":
-            self.take()
-            operand = self.expression(_UNARY, depth + 1)
-            return Unary("-", operand, token.start, operand.end)
-        return self.atom(depth)
+        if token.text == "not" and minimum > _NOT:
+            raise token.error("`not` needs parentheses here")
+        if not (self.accept("not") or self.accept("-")):
+            return self.atom(depth)
+        operand = self.expression(_NOT if token.text == "not" else _UNARY, depth + 1)
+        return Unary(token.text, operand, start=token.start, end=operand.end)
 
     def atom(self, depth: int) -> Node:
         token = self.peek
@@ -431,48 +413,30 @@ class _Parser:
             return self.integer()
         if token.kind == "name":
             if token.text == "self":
-                path, start, end = self.path()
+                path, end = self.path()
                 if self.peek.text == "(":
-                    raise ExpressionError(
-                        "expressions cannot call methods of the model",
-                        start,
-                        self.peek.end,
-                        "read an attribute, or compute the value with min, max, ceil_div, round or a helper",
-                    )
+                    help = "read an attribute, or compute the value with min, max, ceil_div, round or a helper"
+                    raise token.error("expressions cannot call methods of the model", help, end=self.peek.end)
                 while self.accept("["):
                     path = f"{path}[{self.subscript()}]"
                     end = self.expect("]", "to close `[`").end
-                return Attribute(path, start, end)
+                return Attribute(path, start=token.start, end=end)
             name = self.name("expected a value")
             if self.peek.text == "(":
                 return self.function(name, depth)
             if name.text in FUNCTIONS:
-                raise ExpressionError(
-                    f"`{name.text}` is a function",
-                    name.start,
-                    name.end,
-                    _example_of(name.text, FUNCTIONS[name.text][0]),
-                )
+                raise name.error(f"`{name.text}` is a function", _example_of(name.text, FUNCTIONS[name.text][0]))
             if self.peek.text == ".":
-                raise ExpressionError(
-                    f"attributes can only be read from `self`, not from `{name.text}`",
-                    name.start,
-                    self.peek.end,
-                    f"write the whole path: self.{name.text}...",
-                )
-            return Name(name.text, name.start, name.end)
-        if token.kind == "op" and token.text == "(":
-            self.take()
+                message = f"attributes can only be read from `self`, not from `{name.text}`"
+                raise name.error(message, f"write the whole path: self.{name.text}...", end=self.peek.end)
+            return Name(name.text, start=name.start, end=name.end)
+        if self.accept("("):
             inner = self.expression(_OR, depth + 1)
             self.expect(")", "to close `(`")
             return inner
         if token.kind == "string":
-            raise ExpressionError(
-                "strings are not values of an expression",
-                token.start,
-                token.end,
-                "compare a value of the model with one: self.config.model_type == ...",
-            )
+            help = "compare a value of the model with one: self.config.model_type == ..."
+            raise token.error("strings are not values of an expression", help)
         raise self.unexpected(token, "expected a value")
 
     def subscript(self) -> str:
@@ -488,36 +452,32 @@ class _Parser:
     def word(self) -> Text:
         token = self.take()
         if not re.fullmatch(r"[\w.-]+", token.text[1:-1], re.ASCII):
-            raise ExpressionError("the text is not one word", token.start, token.end, "name a kind of model")
-        return Text(token.text[1:-1], token.start, token.end)
+            raise token.error("the text is not one word", "name a kind of model")
+        return Text(token.text[1:-1], start=token.start, end=token.end)
 
     def integer(self) -> Int:
         token = self.take()
         if not re.fullmatch(r"0|[1-9][0-9]*", token.text, re.ASCII):
-            raise ExpressionError(
-                f"`{token.text}` is not a decimal integer",
-                token.start,
-                token.end,
-                "write digits only, without leading 0",
-            )
+            raise token.error(f"`{token.text}` is not a decimal integer", "write digits only, without leading 0")
         value = int(token.text) if len(token.text) < 20 else MAX_INTEGER + 1
         if value > MAX_INTEGER:
-            raise ExpressionError("the integer is too large", token.start, token.end)
-        return Int(value, token.start, token.end)
+            raise token.error("the integer is too large")
+        return Int(value, start=token.start, end=token.end)
 
     def name(self, expected: str) -> _Token:
         token = self.peek
         if token.kind != "name":
             raise self.unexpected(token, expected)
         if token.text in ("True", "False", "None") or keyword.iskeyword(token.text):
-            raise ExpressionError(f"`{token.text}` is not a value of the language", token.start, token.end)
+            raise token.error(f"`{token.text}` is not a value of the language")
         if not token.text.isascii():
-            raise ExpressionError("names are plain ASCII", token.start, token.end)
+            raise token.error("names are plain ASCII")
         if token.text.startswith("__"):
-            raise ExpressionError("names do not start with `__`", token.start, token.end)
+            raise token.error("names do not start with `__`")
         return self.take()
 
-    def path(self) -> tuple[str, int, int]:
+    def path(self) -> tuple[str, int]:
+        """A path that starts with `self`, and its end."""
         first = self.peek
         if first.kind != "name" or first.text != "self":
             raise self.unexpected(first, "expected a path that starts with `self.`")
@@ -528,17 +488,13 @@ class _Parser:
             parts.append(part.text)
             end = part.end
         if len(parts) == 1:
-            raise ExpressionError(
-                "`self` alone is not a value", first.start, first.end, "name an attribute: self.something"
-            )
-        return ".".join(parts), first.start, end
+            raise first.error("`self` alone is not a value", "name an attribute: self.something")
+        return ".".join(parts), end
 
     def function(self, name: _Token, depth: int) -> Function:
         if name.text not in self.functions:
             known = ", ".join(sorted(self.functions))
-            raise ExpressionError(
-                f"the function `{name.text}` is not known here", name.start, name.end, f"functions are: {known}"
-            )
+            raise name.error(f"the function `{name.text}` is not known here", f"functions are: {known}")
         self.take()
         args: list[Node] = []
         while self.peek.text != ")":
@@ -550,79 +506,70 @@ class _Parser:
         if not low <= len(args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
             noun = "argument" if wanted == "1" else "arguments"
-            raise ExpressionError(
-                f"`{name.text}` takes {wanted} {noun}, not {len(args)}",
-                name.start,
-                close.end,
-                _example_of(name.text, low),
-            )
+            message = f"`{name.text}` takes {wanted} {noun}, not {len(args)}"
+            raise name.error(message, _example_of(name.text, low), end=close.end)
         if name.text == "len" and not isinstance(args[0], Attribute):
-            raise ExpressionError(
-                "`len` counts a list of the model", name.start, close.end, "call it: len(self.layers)"
-            )
-        return Function(name.text, tuple(args), name.start, close.end)
+            raise name.error("`len` counts a list of the model", "call it: len(self.layers)", end=close.end)
+        return Function(name.text, tuple(args), start=name.start, end=close.end)
 
     def call_of_self(self, depth: int) -> Call:
         if depth > MAX_DEPTH:
-            raise ExpressionError("the call is nested too deeply", self.peek.start, self.peek.end)
-        path, start, end = self.path()
+            raise self.peek.error("the call is nested too deeply")
+        first = self.peek
+        path, end = self.path()
         if self.peek.text != "(":
-            raise ExpressionError(f"`{path}` is not called", start, end, f"write {path}(pixels)")
+            raise first.error(f"`{path}` is not called", f"write {path}(pixels)", end=end)
         self.take()
         args: list[Argument] = []
         keywords: list[Keyword] = []
         while self.peek.text != ")":
             token, following = self.peek, self.tokens[min(self.at + 1, len(self.tokens) - 1)]
-            if token.text == "**" and token.kind == "op":
-                self.take()
+            if self.accept("**"):
                 name = self.name("expected a name after `**`")
-                args.append(Name(f"**{name.text}", token.start, name.end))
+                args.append(Name(f"**{name.text}", start=token.start, end=name.end))
             elif token.kind == "name" and following.text == "=" and following.kind == "op":
                 self.name("expected a keyword")
                 self.take()
                 if any(token.text == keyword.name for keyword in keywords):
-                    raise ExpressionError(f"the keyword `{token.text}` is given twice", token.start, token.end)
+                    raise token.error(f"the keyword `{token.text}` is given twice")
                 value = self.argument(depth)
-                keywords.append(Keyword(token.text, value, token.start, value.end))
+                keywords.append(Keyword(token.text, value, start=token.start, end=value.end))
             elif keywords:
-                raise ExpressionError("a positional argument follows a keyword", token.start, token.end)
+                raise token.error("a positional argument follows a keyword")
             else:
                 args.append(self.argument(depth))
             if not self.accept(","):
                 break
         close = self.expect(")", f"to close `{path}(`")
-        return Call(path, tuple(args), tuple(keywords), start, close.end)
+        return Call(path, tuple(args), tuple(keywords), start=first.start, end=close.end)
 
     def argument(self, depth: int) -> Argument:
         token = self.peek
         if token.kind == "number":
             number = self.integer()
-            return Literal(number.value, number.start, number.end)
+            return Literal(number.value, start=number.start, end=number.end)
         if token.kind == "string":
-            raise ExpressionError(
-                "a call passes no text", token.start, token.end, "pass an attribute of the model's configuration"
-            )
+            raise token.error("a call passes no text", "pass an attribute of the model's configuration")
         if token.kind == "name":
             constants = {"True": True, "False": False, "None": None}
             if token.text in constants:
                 self.take()
-                return Literal(constants[token.text], token.start, token.end)
+                return Literal(constants[token.text], start=token.start, end=token.end)
             if token.text == "self":
                 mark = self.at
-                path, start, end = self.path()
+                path, end = self.path()
                 if self.peek.text != "(":
-                    return Attribute(path, start, end)
+                    return Attribute(path, start=token.start, end=end)
                 self.at = mark
                 return self.call_of_self(depth + 1)
             name = self.name("expected an argument")
             if self.peek.text in ("(", "."):
-                raise ExpressionError(
-                    "only attributes of `self` can be used here", name.start, self.peek.end, f"write self.{name.text}"
-                )
-            return Name(name.text, name.start, name.end)
+                message = "only attributes of `self` can be used here"
+                raise name.error(message, f"write self.{name.text}", end=self.peek.end)
+            return Name(name.text, start=name.start, end=name.end)
         if token.text == "[" and self.tokens[self.at + 1].text == "]":
             self.take()
-            return Literal((), token.start, self.take().end)
+            return Literal((), start=token.start, end=self.take().end)
         raise self.unexpected(token, "expected an argument: a name, a number, True, False, None or a call")
 
 
@@ -749,61 +696,27 @@ def _substitute(node: Node, replacements: Mapping[str, Node]) -> Node:
     return node
 
 
-def _evaluate(node: Node, values: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
+def _evaluate(node: Node, values: Mapping[str, Any]) -> Any:
     if isinstance(node, Int | Text):
         return node.value
-    if isinstance(node, Name):
-        if node.name not in values:
-            raise EvaluationError(f"`{node.name}` has no value")
-        return values[node.name]
-    if isinstance(node, Attribute):
-        return _read_path(node.path, values)
+    if isinstance(node, Name | Attribute):
+        name = node.name if isinstance(node, Name) else node.path
+        if name not in values:
+            raise EvaluationError(f"`{name}` has no value")
+        return values[name]
     if isinstance(node, Unary):
-        operand = _evaluate(node.operand, values, functions)
+        operand = _evaluate(node.operand, values)
         return (not operand) if node.op == "not" else -operand
     if isinstance(node, Function):
-        args = [_evaluate(arg, values, functions) for arg in node.args]
-        if node.name == "ceil_div":
-            return -_floor_div(-args[0], args[1])
-        if node.name in _BUILTINS:
-            return _BUILTINS[node.name](*args)
-        if node.name not in functions:
+        if node.name not in _BUILTINS:
             raise EvaluationError(f"the helper `{node.name}` has no definition")
-        return functions[node.name](*args)
-    left = _evaluate(node.left, values, functions)
+        return _BUILTINS[node.name](*(_evaluate(arg, values) for arg in node.args))
+    left = _evaluate(node.left, values)
     if node.op == "and":
-        return left and _evaluate(node.right, values, functions)
+        return left and _evaluate(node.right, values)
     if node.op == "or":
-        return left or _evaluate(node.right, values, functions)
-    return _OPERATIONS[node.op](left, _evaluate(node.right, values, functions))
-
-
-def _read_path(path: str, values: Mapping[str, Any]) -> Any:
-    if path in values:
-        return values[path]
-    if "self" not in values:
-        raise EvaluationError(f"`{path}` has no value")
-    value = values["self"]
-    try:
-        for name in path_names(path)[1:]:
-            value = getattr(value, name)
-        for index, key in re.findall(r'\[(?:(\d+)|"(\w+)")\]', path):
-            value = value[key or int(index)]
-    except (AttributeError, LookupError, TypeError) as error:
-        raise EvaluationError(f"`{path}` has no value: {error}") from None
-    return value
-
-
-def _floor_div(left: Any, right: Any) -> Any:
-    if right == 0:
-        raise EvaluationError("division by zero")
-    return left // right
-
-
-def _modulo(left: Any, right: Any) -> Any:
-    if right == 0:
-        raise EvaluationError("division by zero")
-    return left % right
+        return left or _evaluate(node.right, values)
+    return _OPERATIONS[node.op](left, _evaluate(node.right, values))
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -812,19 +725,11 @@ def _power(base: Any, exponent: Any) -> Any:
     return base**exponent
 
 
-_BUILTINS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "round": round, "len": len}
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "min": min, "max": max, "ceil_div": lambda a, b: -(-a // b), "round": round, "len": len,
+}  # fmt: skip
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": _floor_div,
-    "%": _modulo,
-    "**": _power,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "**": _power,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip

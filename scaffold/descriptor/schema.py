@@ -594,7 +594,7 @@ class AttributePath:
         except ExpressionError as error:
             _report_expression(reader, "VCG206", error, scalar, "write an attribute of the model: self.a.b")
             return None
-        value = Expression(Attribute(path, 0, len(scalar.value)), scalar.value)
+        value = Expression(Attribute(path, end=len(scalar.value)), scalar.value)
         reader.uses.append(Use(at, value, scalar, "part" if self.called else "value", "path"))
         return path
 

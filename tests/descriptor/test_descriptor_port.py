@@ -32,7 +32,7 @@ def port_of(text: str, old: str = "", new: str = "") -> Any:
 
 
 def value(port: Port, expression: Expression, **values: object) -> object:
-    """The value of an expression, with `let` names and helpers resolved."""
+    """The value of an expression as generated code computes it, with `let` names and helpers resolved."""
     lets = dict(port.lets)
     values |= {name: value(port, lets[name], **values) for name in expression.names & lets.keys() - values.keys()}
     known = port.helpers.items() if isinstance(port, PathsPort) else ()
@@ -41,7 +41,7 @@ def value(port: Port, expression: Expression, **values: object) -> object:
         return value(port, helper.value, **{**values, **dict(zip(helper.args, args, strict=True))})
 
     helpers = {name: partial(call, helper) for name, helper in known}
-    return expression.evaluate(values, helpers)
+    return eval(expression.python(), {"cdiv": lambda a, b: -(-a // b), **helpers, **values})
 
 
 def test_tiles() -> None:
