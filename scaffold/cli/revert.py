@@ -25,7 +25,7 @@ def command(console: Console, tree: Path | None, force: bool, unfinished: bool) 
     from scaffold.publish import lost_links, recover, revert_last
 
     root = tree or _tree_here()
-    killed = recover(root, force=force).rolled_back
+    killed = recover(root, force=force)
     if killed is None and unfinished:
         console.note("Nothing to repair.")
         return

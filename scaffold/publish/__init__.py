@@ -5,10 +5,9 @@ git holds a copy of a file before it overwrites the file. It must not know what 
 POSIX only.
 """
 
-from scaffold.publish.dirty import DirtyFile, DirtyState, changed_files, find_dirty, require_clean
+from scaffold.publish.dirty import DirtyState, changed_files, require_clean
 from scaffold.publish.store import FileRecord, RunRecord
 from scaffold.publish.transaction import (
-    RecoverReport,
     lost_links,
     publish_changes,
     published_changes,
@@ -18,13 +17,10 @@ from scaffold.publish.transaction import (
 )
 
 __all__ = [
-    "DirtyFile",
     "DirtyState",
     "FileRecord",
-    "RecoverReport",
     "RunRecord",
     "changed_files",
-    "find_dirty",
     "lost_links",
     "publish_changes",
     "published_changes",

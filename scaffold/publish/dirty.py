@@ -34,55 +34,40 @@ _SUBMODULE = "160000"
 
 
 class DirtyState(str, Enum):
-    """The reason why a file counts as dirty."""
+    """How a file differs from the last commit."""
 
     STAGED = "has staged changes"
     UNSTAGED = "has changes that are not committed"
     UNTRACKED = "is not tracked by git"
     UNMERGED = "has merge conflicts"
-    IN_OPERATION = "is in a checkout where an operation is in progress"
-    EDITED = "was changed since the last run"
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyFile:
-    """`path` is relative to the root of the question; `reason` is a phrase to put after it."""
-
-    path: str
-    state: DirtyState
-    reason: str
-
-
-def find_dirty(root: Path, paths: Sequence[str]) -> tuple[DirtyFile, ...]:
-    """Those of `paths` (relative to `root`) that hold the only copy of somebody's work, in the order given.
+def require_clean(root: Path, paths: Sequence[str], shown: Path = Path()) -> tuple[Diagnostic, ...]:
+    """Raise `DiagnosticError` VCG507 for each of `paths` (relative to `root`) with the only copy of somebody's work.
 
     In a checkout (also a worktree or a submodule): staged, unstaged, untracked (also ignored) or unmerged files, and
     all of them while a merge, rebase, cherry-pick or revert is in progress. A file with exactly the bytes of the last
     run on it is not dirty: that is our work, and `revert` has the copy. Without a checkout (a release sdist)
-    only files changed since the last run are dirty. Raises `DiagnosticError` VCG508 when git does not answer.
+    only files changed since the last run are dirty. Raises VCG508 when git does not answer.
+
+    Returns notes for the user (VCG509 when git is missing). `shown` goes before each path in a message: `root`, as the
+    user named it.
     """
-    return _survey(root, paths)[0]
-
-
-def require_clean(root: Path, paths: Sequence[str], shown: Path = Path()) -> tuple[Diagnostic, ...]:
-    """Raise `DiagnosticError` VCG507 for each dirty file; return notes for the user (VCG509 when git is missing).
-
-    `shown` goes before each path in a message: `root`, as the user named it.
-    """
-    dirty, notes = _survey(root, paths)
+    dirty, notes = _find_dirty(root, paths)
     if dirty:
         raise DiagnosticError(
             Diagnostic(
                 "VCG507",
-                f"{(shown / file.path).as_posix()} {file.reason}",
+                f"{(shown / path).as_posix()} {reason}",
                 help="commit or stash it first, or use --allow-dirty",
             )
-            for file in dirty
+            for path, reason in dirty.items()
         )
     return notes
 
 
-def _survey(root: Path, paths: Sequence[str]) -> tuple[tuple[DirtyFile, ...], tuple[Diagnostic, ...]]:
+def _find_dirty(root: Path, paths: Sequence[str]) -> tuple[dict[str, str], tuple[Diagnostic, ...]]:
+    """The dirty files in the order given, each with a phrase to put after it; and notes."""
     store = Store(root)
     ours = _last_records(store)
     if not any((folder / ".git").exists() for folder in (store.root, *store.root.parents)):
@@ -99,15 +84,10 @@ def _survey(root: Path, paths: Sequence[str]) -> tuple[tuple[DirtyFile, ...], tu
         )
         return _edited_since(store.root, ours, paths), (note,)
     if operation is not None:
-        reason = f"is in a checkout with {operation} in progress"
-        return tuple(DirtyFile(path, DirtyState.IN_OPERATION, reason) for path in paths), ()
+        return dict.fromkeys(paths, f"is in a checkout with {operation} in progress"), ()
     if states is None:
         return _edited_since(store.root, ours, paths), ()
-    return tuple(
-        DirtyFile(path, states[path], states[path].value)
-        for path in paths
-        if path in states and not _holds(store.root, path, ours)
-    ), ()
+    return {path: states[path].value for path in paths if path in states and not _holds(store.root, path, ours)}, ()
 
 
 def _last_records(store: Store) -> dict[str, FileRecord]:
@@ -120,9 +100,9 @@ def _holds(root: Path, path: str, ours: dict[str, FileRecord]) -> bool:
     return path in ours and disk.digest(disk.read(root / path)) == ours[path].after
 
 
-def _edited_since(root: Path, ours: dict[str, FileRecord], paths: Sequence[str]) -> tuple[DirtyFile, ...]:
-    edited = (path for path in paths if path in ours and not _holds(root, path, ours))
-    return tuple(DirtyFile(path, DirtyState.EDITED, DirtyState.EDITED.value) for path in edited)
+def _edited_since(root: Path, ours: dict[str, FileRecord], paths: Sequence[str]) -> dict[str, str]:
+    edited = [path for path in paths if path in ours and not _holds(root, path, ours)]
+    return dict.fromkeys(edited, "was changed since the last run")
 
 
 def _require_own_work_tree(root: Path) -> None:

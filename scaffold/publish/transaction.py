@@ -26,13 +26,6 @@ from scaffold.publish.store import FileRecord, RunRecord, Store, damaged
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverReport:
-    """The result of `recover`: the run that it rolled back, or None when there was nothing to repair."""
-
-    rolled_back: RunRecord | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """One file of a run. The new bytes get the mode of `like`, or a fresh file's mode if it is None."""
 
@@ -135,21 +128,21 @@ def published_changes(root: Path, label: str) -> tuple[FileChange, ...]:
     return tuple(FileChange(path, before, now[path]) for path, before in found.items() if before != now[path])
 
 
-def recover(root: Path, *, force: bool = False) -> RecoverReport:
-    """Bring a tree back to its state before a killed run. Harmless when nothing is wrong.
+def recover(root: Path, *, force: bool = False) -> RunRecord | None:
+    """Bring a tree back to its state before a killed run, which is the result; None when there was nothing to repair.
 
     Once the record of a killed run is in `runs/`, the run is complete and there is nothing to do. Before that, this
     rolls it back. Raises `DiagnosticError` VCG505, without touching anything, when someone has edited a file of the run
     since, unless `force`.
     """
     if not Store(root).exists():
-        return RecoverReport(None)
+        return None
     with _exclusive(root) as (store, _):
         record = store.unfinished()
         if record is not None:
             _roll_back(store, record, force=force)
         store.tidy()
-        return RecoverReport(record)
+        return record
 
 
 def require_finished(root: Path) -> None:

@@ -99,7 +99,7 @@ def test_one_failing_call(job: str, number: int, tmp_path: Path, monkeypatch: py
         hit.add(trace[step - 1])
         if diagnostics is None:  # it failed while cleaning up after the commit: the run is done
             assert "replace" not in trace[step - 1 :]
-            assert recover(root).rolled_back is None
+            assert recover(root) is None
             assert snapshot(root) == scenes.after
         else:
             assert [d.code for d in diagnostics] == [code]
@@ -179,9 +179,9 @@ def test_a_disk_that_dies_leaves_what_recover_needs(job: str, tmp_path: Path, mo
                 require_finished(root)
             with pytest.raises(DiagnosticError, match="VCG706"):
                 JOBS[job](root)
-            assert recover(root).rolled_back is not None
+            assert recover(root) is not None
         require_finished(root)
-        assert recover(root).rolled_back is None
+        assert recover(root) is None
         assert snapshot(root) == (scenes.before if codes[-1] else scenes.after)
         if len(trace) < step:
             break

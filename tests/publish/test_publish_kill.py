@@ -72,7 +72,7 @@ def check_recovered(root: Path, old: dict, new: dict) -> dict:
     if state == new:
         expected |= {"runs/1.json", "blobs/1/2.gone", *(f"blobs/1/{n}.old" for n in (0, 2, 4, 5))}
     assert set(store_files(root)) | {"lock", ".gitignore"} == expected
-    assert recover(root).rolled_back is None
+    assert recover(root) is None
     return state
 
 
@@ -94,7 +94,7 @@ def test_sigkill_at_every_call(job: str, tmp_path: Path, states: tuple[dict, dic
     mixed = [root for root, _ in killed if is_mixed(root, old, new)]
     assert len(mixed) >= 5, "the kills must hit the middle of the run, or this test shows nothing"
     for root in mixed:
-        assert recover(root).rolled_back is not None
+        assert recover(root) is not None
     for root, _ in killed:
         recover(root)
         check_healthy(root, old, new)
@@ -135,6 +135,6 @@ def test_signals_end_the_process_after_the_rollback(
     assert done > 40
     assert seen == [before] * done + [after] * (len(seen) - done)
     for root, _ in interrupted:
-        assert recover(root).rolled_back is None
+        assert recover(root) is None
         check_recovered(root, old, new)
     check_healthy(interrupted[done // 2][0], old, new)

@@ -20,11 +20,11 @@ from scaffold.changes import FileChange
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.publish import (
     disk,
-    find_dirty,
     lost_links,
     publish_changes,
     published_changes,
     recover,
+    require_clean,
     require_finished,
     revert_last,
     signals,
@@ -136,7 +136,7 @@ def test_nothing_to_do_leaves_no_trace(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     record = publish_changes(tmp_path, [FileChange("a", b"1", b"1")], label="x")
     assert (record.id, record.files) == (0, ())
-    assert recover(tmp_path).rolled_back is None
+    assert recover(tmp_path) is None
     require_finished(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -429,9 +429,9 @@ def test_recover_does_not_drop_edits_made_after_the_kill(tmp_path: Path) -> None
         recover(tmp_path)
     assert codes(refused) == ["VCG505"]
     assert (tmp_path / "a").read_bytes() == b"mine"
-    report = recover(tmp_path, force=True)
-    assert report.rolled_back is not None
-    assert report.rolled_back.label == "x"
+    undone = recover(tmp_path, force=True)
+    assert undone is not None
+    assert undone.label == "x"
     assert not (tmp_path / "a").exists()
 
 
@@ -442,7 +442,7 @@ def test_every_command_refuses_a_tree_with_an_unfinished_run(tmp_path: Path) -> 
             command(tmp_path)
         assert codes(refused) == ["VCG706"]
         assert "revert --unfinished" in (refused.value.diagnostics[0].help or "")
-    assert find_dirty(tmp_path, ["a"]) == ()
+    assert require_clean(tmp_path, ["a"]) == ()
 
 
 # --- two runs at once ----------------------------------------------------------------------------------------------
