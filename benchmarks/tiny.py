@@ -191,8 +191,8 @@ def _stand_in() -> None:
     real.start_vllm = start_vllm
     # A loader packs weights for the CPU. Nothing is loaded here.
     utils.cpu_unquantized_gemm = lambda _, x, weight, bias=None: torch.nn.functional.linear(x, weight, bias)
-    strip = runs.strip_trace
-    runs.strip_trace = lambda events: strip([*events, *_kernels(events)])
+    read = runs.read_trace
+    runs.read_trace = lambda events: read([*events, *_kernels(events)])
     from vllm.distributed import parallel_state
     from vllm.v1.worker import encoder_cudagraph
 

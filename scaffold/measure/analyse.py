@@ -129,7 +129,10 @@ def analyse(recording: Recording) -> Profile:
         ),
         *_whole(by_class[KernelClass.CAST], "cast"),
         *_whole(by_class[KernelClass.COPY], "copy"),
-        *_added(by_class[KernelClass.ELEMENTWISE]),
+        # A fused norm does the work of kernels beside it and saves half of their time, their reading.
+        *_whole(
+            by_class[KernelClass.ELEMENTWISE], "element-wise", 0.5, "fuse with the norm behind it (`fused-residuals`)"
+        ),
         *_attention(recording, by_class[KernelClass.ATTENTION]),
     ]
     findings = [f for f in findings if f.gain_ms >= 0.005]
@@ -194,12 +197,14 @@ def _largest(records: Iterable[KernelRecord]) -> int:
     return max((2 * _count(shape) for r in records for shape in r.shapes), default=0)
 
 
-def _whole(records: list[KernelRecord], what: str) -> list[AvoidableCost]:
+def _whole(records: list[KernelRecord], what: str, part: float = 1.0, remedy: str = "") -> list[AvoidableCost]:
+    """All kernels of a class, of whose time this part is to be had back."""
     found = []
     for place, members in _by_place(records).items():
         spent = _ms(members)
         kernels = ", ".join(sorted({record.op or record.name.split("<")[0] for record in members})[:3])
-        found.append(AvoidableCost(what, place, f"{len(members)} launches: {kernels}", spent, spent, _remedy(members)))
+        detail = f"{len(members)} launches: {kernels}"
+        found.append(AvoidableCost(what, place, detail, spent, part * spent, remedy or _remedy(members)))
     return found
 
 
@@ -215,19 +220,6 @@ def _remedy(copies: list[KernelRecord]) -> str:
     if any("Attention" in record.module_class for record in copies) and operators & {"aten::copy_", "aten::cat"}:
         return "strided views in place (`inplace-rotary`)"
     return "avoid it"
-
-
-def _added(records: list[KernelRecord]) -> list[AvoidableCost]:
-    """Element-wise kernels beside norms. A fused norm does their work and saves half of their time, their reading."""
-    found = []
-    for place, members in _by_place(records).items():
-        spent = _ms(members)
-        kernels = ", ".join(sorted({record.op or record.name.split("<")[0] for record in members})[:3])
-        remedy = "fuse with the norm behind it (`fused-residuals`)"
-        found.append(
-            AvoidableCost("element-wise", place, f"{len(members)} launches: {kernels}", spent, spent / 2, remedy)
-        )
-    return found
 
 
 def _attention(recording: Recording, records: list[KernelRecord]) -> list[AvoidableCost]:

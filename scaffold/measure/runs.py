@@ -18,7 +18,7 @@ from scaffold.measure import Items
 from scaffold.measure.exact import Graph, captured_forwards
 from scaffold.measure.profiles import AttentionCall, Ceilings, KernelRecord, Recording
 from scaffold.measure.subject import DEVICE, Subject, has_videos
-from scaffold.measure.trace import MODULE_RANGE, read_trace, strip_trace
+from scaffold.measure.trace import MODULE_RANGE, read_trace
 from scaffold.verify.numeric.real import start_vllm, stop_vllm
 
 #: Attributes of a host outside its vision encoder.
@@ -95,8 +95,8 @@ def _attention_call(path: str, module: Any, positional: Any, named: dict[str, An
     return AttentionCall(path, tuple(lengths), module.num_heads, module.head_size)
 
 
-def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[KernelRecord, ...], Any, Any]:
-    """Kernel records and attention calls of one eager forward after two warm-ups, and the stripped trace."""
+def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[KernelRecord, ...], list[AttentionCall]]:
+    """Kernel records and attention calls of one eager forward after two warm-ups."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
@@ -106,7 +106,6 @@ def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[Ker
         with module_ranges(host, describe=True) as calls:
             forward()
         torch.cuda.synchronize()
-        attention = tuple(calls)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as profiler:
             with module_ranges(host, describe=False):
                 forward()
@@ -115,8 +114,7 @@ def record(forward: Callable[[], Any], host: torch.nn.Module) -> tuple[tuple[Ker
         file = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(file))
         events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
-    stripped = strip_trace(events)
-    return read_trace(stripped), attention, stripped
+    return read_trace(events), calls
 
 
 def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, ceilings: Ceilings) -> Recording:
@@ -126,7 +124,7 @@ def profile_tower(host: Any, model: str, inputs: dict[str, Any], workload: str, 
     attention: list[AttentionCall] = []
     total_ms = 0.0
     for forward in captured_forwards(host, inputs, len(specs)).values():
-        found, calls, _ = record(forward, host)
+        found, calls = record(forward, host)
         base = 1 + max((k.call for k in kernels), default=-1)
         kernels += [replace(k, call=k.call + base) if k.call >= 0 else k for k in found]
         attention += calls

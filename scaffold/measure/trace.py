@@ -7,7 +7,7 @@ torch operator launches (Triton, compiled code). The profiler's own tree leaves 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from scaffold.measure.profiles import Events, KernelRecord
@@ -21,6 +21,7 @@ _LAUNCH = ("cuda_runtime", "cuda_driver")
 
 def read_trace(events: Events) -> tuple[KernelRecord, ...]:
     """Every device activity in order of its launch. Raises ValueError for a trace without any."""
+    events = [event for event in events if "dur" in event]
     launches = {
         event["args"]["correlation"]: event
         for event in events
@@ -119,17 +120,3 @@ class _Ranges:
 
 def _end(event: Mapping[str, Any]) -> float:
     return float(event["ts"]) + float(event["dur"])
-
-
-_KEPT_ARGUMENTS = ("correlation", "Input Dims", "Input type")
-
-
-def strip_trace(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The events and fields that `read_trace` needs: a trace small enough to keep."""
-    wanted = {*_DEVICE, *_LAUNCH, "cpu_op", "user_annotation"}
-    kept = []
-    for event in events:
-        if event.get("cat") in wanted and "dur" in event:
-            arguments = {k: v for k, v in event.get("args", {}).items() if k in _KEPT_ARGUMENTS}
-            kept.append({**{k: event[k] for k in ("cat", "name", "pid", "tid", "ts", "dur")}, "args": arguments})
-    return kept
