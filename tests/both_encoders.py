@@ -34,4 +34,4 @@ def write_adapters(folder: Path, descriptors: Iterable[Path]) -> None:
     sources = [Source(f"../{file.name}", load_descriptor(file)) for file in descriptors]
     for output in render_outputs(sources).files:
         (folder / output.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / output.path).write_bytes(output.content)
+        (folder / output.path).write_bytes(output.text.encode())

@@ -7,7 +7,7 @@ and a page that lists them. A generation that cannot be spoken without a tree is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -65,12 +65,16 @@ class Source:
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """One file of the folder. `descriptor` and `generation` are None for a file that serves several descriptors."""
+    """One file of the folder. `source` and `generation` are None for a file that serves several descriptors."""
 
     path: str
-    content: bytes
-    descriptor: str | None = None
-    generation: str | None = None
+    text: str
+    source: Source | None = None
+    generation: Generation | None = None
+
+    @property
+    def descriptor(self) -> str | None:
+        return self.source.reference if self.source else None
 
 
 @dataclass(frozen=True)
@@ -86,16 +90,6 @@ class Refused:
 class Outputs:
     files: tuple[GeneratedFile, ...]
     refused: tuple[Refused, ...]
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A file before formatting and without its header."""
-
-    path: str
-    text: str
-    source: Source | None = None
-    generation: Generation | None = None
 
 
 def is_older(path: str) -> bool:
@@ -115,7 +109,7 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
     from scaffold.protocol import SERVED
 
     _check_names(sources)
-    drafts: list[_Draft] = []
+    drafts: list[GeneratedFile] = []
     refused: list[Refused] = []
     for source in sorted(sources, key=lambda source: source.name):
         for generation in SERVED:
@@ -134,15 +128,15 @@ def render_outputs(sources: Sequence[Source], *, built: bool = False) -> Outputs
     _check_architectures(spoken)
     if spoken and built:
         folders = sorted({draft.path.rpartition("/")[0] for draft in drafts if is_older(draft.path)})
-        drafts.append(_Draft(".gitignore", "".join(f"/{folder}/\n" for folder in folders)))
+        drafts.append(GeneratedFile(".gitignore", "".join(f"/{folder}/\n" for folder in folders)))
     if spoken:
         drafts += _companions(spoken, generations, refused)
     texts = format_sources({draft.path: draft.text for draft in drafts})
-    files = [_finish(draft, texts[draft.path]) for draft in drafts]
+    files = [replace(draft, text=_with_header(draft, texts[draft.path])) for draft in drafts]
     return Outputs(tuple(sorted(files, key=lambda output: output.path)), tuple(refused))
 
 
-def _adapter(source: Source, generation: Generation) -> list[_Draft]:
+def _adapter(source: Source, generation: Generation) -> list[GeneratedFile]:
     """The adapter, and the mixin that it shares with others of its generation."""
     from scaffold.adapters.source import render_adapter
     from scaffold.protocol import known_profile
@@ -153,13 +147,13 @@ def _adapter(source: Source, generation: Generation) -> list[_Draft]:
     found = prove_conformance(text, source.port.class_name, profile, path, mixin.source if mixin else None)
     if found:
         raise DiagnosticError(found)
-    shared = [_Draft(f"{PACKAGE}/{generation.name}/{mixin.module}.py", mixin.source)] if mixin else []
-    return [_Draft(path, text, source, generation), *shared]
+    shared = [GeneratedFile(f"{PACKAGE}/{generation.name}/{mixin.module}.py", mixin.source)] if mixin else []
+    return [GeneratedFile(path, text, source, generation), *shared]
 
 
 def _companions(
     spoken: Mapping[Source, Sequence[Generation]], generations: Sequence[Generation], refused: Sequence[Refused]
-) -> list[_Draft]:
+) -> list[GeneratedFile]:
     """The files that all adapters share: their packages, the test and the page that lists them."""
     from scaffold.verify.numeric import RECIPES
 
@@ -173,19 +167,19 @@ def _companions(
         if source.name in tested and release in releases[one.name]
     ]
     drafts = [
-        _Draft(".gitattributes", _ATTRIBUTES),
-        _Draft(f"{PACKAGE}/__init__.py", _package(spoken, releases)),
-        _Draft("docs/adapters.md", _docs(spoken, generations, refused)),
+        GeneratedFile(".gitattributes", _ATTRIBUTES),
+        GeneratedFile(f"{PACKAGE}/__init__.py", _package(spoken, releases)),
+        GeneratedFile("docs/adapters.md", _docs(spoken, generations, refused)),
     ]
     for one in generations:
         text = render_template("adapter/generation.py.jinja", first=Code(one.first), last=Code(one.last))
-        drafts.append(_Draft(f"{PACKAGE}/{one.name}/__init__.py", text))
+        drafts.append(GeneratedFile(f"{PACKAGE}/{one.name}/__init__.py", text))
     if tested:
         several_paths = [source.name for source in spoken if source.name in tested and source.port.layout == "paths"]
         text = render_template(
             "adapter/test.py.jinja", releases=releases, models=tested, several_paths=several_paths, unfit=unfit
         )
-        drafts.append(_Draft("tests/test_every_adapter.py", text))
+        drafts.append(GeneratedFile("tests/test_every_adapter.py", text))
     return drafts
 
 
@@ -243,21 +237,14 @@ def _mark(port: AnyPort, generation: Generation, anchor: TableAnchor) -> str:
     return f"{anchor.yes} ({'; '.join(limits)})" if limits else anchor.yes
 
 
-def _finish(draft: _Draft, text: str) -> GeneratedFile:
-    """The file with its header, and what the manifest says about it."""
+def _with_header(draft: GeneratedFile, text: str) -> str:
     source = draft.source
-    content = add_header(
+    return add_header(
         draft.path,
         text,
         source=source.file if source else "the list of adapters",
         command=source.command if source else "vitcg-scaffold new --all",
         spec=source.spec_hash if source else spec_hash(text),
-    )
-    return GeneratedFile(
-        draft.path,
-        content.encode("utf-8"),
-        source.reference if source else None,
-        draft.generation.name if draft.generation else None,
     )
 
 

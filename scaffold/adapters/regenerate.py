@@ -30,33 +30,27 @@ _DESCRIPTORS_LINE = 3
 class Regeneration:
     """A planned run. `drift` is what `--check` reports, `changes` is what a run writes.
 
-    `files` and `descriptors` count what was compared, of `of_files` and `of_descriptors` of the folder. `edited` are
-    the paths of `changes` that hold a hand edit. `left` are files of the folder that are not ours: no run removes them.
+    `summary` counts what was compared. `edited` are the paths of `changes` that hold a hand edit. `left` are files of
+    the folder that are not ours: no run removes them.
     `older` are the changes of older generations where the folder does not keep those (`Manifest.built`), `kept` whether
     they have the digests that the manifest states.
     `nothing` is the error of a run that looked at no file: a check that cannot fail. It exits with 3.
     """
 
     folder: Path
-    files: int
-    descriptors: int
-    drift: tuple[Diagnostic, ...]
-    left: tuple[Diagnostic, ...]
-    notes: tuple[Diagnostic, ...]
-    changes: tuple[FileChange, ...]
-    edited: tuple[str, ...]
+    summary: str
+    drift: tuple[Diagnostic, ...] = ()
+    left: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+    edited: tuple[str, ...] = ()
     older: tuple[FileChange, ...] = ()
     kept: bool = True
     nothing: Diagnostic | None = None
-    of_files: int = 0
-    of_descriptors: int = 0
 
-    @property
-    def summary(self) -> str:
-        files = f"{self.files} file" + "s" * (self.files != 1)
-        found = f"{files} from {self.descriptors} descriptor" + "s" * (self.descriptors != 1)
-        more = self.of_descriptors > self.descriptors
-        return found + f" (the folder has {self.of_files} from {self.of_descriptors})" * more
+
+def _counted(files: int, descriptors: int) -> str:
+    return f"{files} file{'s' * (files != 1)} from {descriptors} descriptor{'s' * (descriptors != 1)}"
 
 
 def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regeneration:
@@ -70,7 +64,7 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
 
     found = read_manifest(folder)
     if found is None and not references:
-        return Regeneration(folder, 0, 0, (), (), (), (), (), nothing=_no_manifest(folder))
+        return Regeneration(folder, _counted(0, 0), nothing=_no_manifest(folder))
     before = found if found is not None else Manifest(())
     wanted = [_normalised(folder, reference) for reference in references]
     selection = _selection(before.descriptors, wanted)
@@ -86,16 +80,16 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
             f"nothing to generate: {len(looked_at)} descriptors give no adapter",
             help=_into_tree(looked_at[0]) if looked_at else "name one: `vitcg-scaffold new DESCRIPTOR`",
         )
-        return Regeneration(folder, 0, len(looked_at), (), (), notes, (), (), nothing=nothing)
+        return Regeneration(folder, _counted(0, len(looked_at)), notes=notes, nothing=nothing)
     differences = compare_outputs(
         folder,
-        {output.path: output.content for output in chosen},
+        {output.path: output.text.encode() for output in chosen},
         known=frozenset(output.path for output in outputs.files),
         origins=None if names is None else frozenset(source.file for source in looked_at),
     )
     manifest = Manifest(selection)
     if before.built is not None:
-        older = {output.path: output.content for output in outputs.files if is_older(output.path)}
+        older = {output.path: output.text.encode() for output in outputs.files if is_older(output.path)}
         manifest = replace(
             manifest, built={path: hashlib.sha256(content).hexdigest() for path, content in older.items()}
         )
@@ -113,10 +107,10 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
     if data != disk:
         changes.append(FileChange(manifests.NAME, disk, data))
         reported.append(reporter.drift(Drift(manifests.NAME, data, disk)))
+    more = f" (the folder has {len(outputs.files)} from {len(sources)})" * (len(sources) > len(looked_at))
     return Regeneration(
         folder=folder,
-        files=len(chosen),
-        descriptors=len(looked_at),
+        summary=_counted(len(chosen), len(looked_at)) + more,
         drift=tuple(reported),
         left=tuple(
             replace(reporter.drift(drift), severity=Severity.WARNING) for drift in differences if drift.is_foreign
@@ -126,8 +120,6 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         edited=tuple(drift.path for drift in written if drift.is_edited),
         older=tuple(change for change in changes if before.built is not None and is_older(change.path)),
         kept=before.built == manifest.built,
-        of_files=len(outputs.files),
-        of_descriptors=len(sources),
     )
 
 

@@ -34,8 +34,6 @@ _ACTIVATION_MODULE = re.compile(r"GELU|SiLU|Silu|Swish|AndMul|Act\b|ReLU|Sigmoid
 _ROTARY_MODULE = re.compile(r"Rotary")
 _ACTIVATION_KERNEL = re.compile(r"gelu|silu|sigmoid", re.IGNORECASE)
 
-#: Bytes of a number, by the profiler's names of types.
-_SIZES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "int": 4, "long int": 8}
 
 #: Numbers of bf16 in 16 bytes, which the fast kernels load at a time.
 ALIGNMENT = 8

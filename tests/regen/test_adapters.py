@@ -45,7 +45,7 @@ def outputs() -> Outputs:
 def adapters(outputs: Outputs) -> dict[tuple[str, str], str]:
     """(generation, model) -> source."""
     return {
-        (output.generation, output.descriptor): output.content.decode()
+        (output.generation.name, output.descriptor): output.text
         for output in outputs.files
         if output.generation is not None and output.descriptor is not None
     }
@@ -54,7 +54,7 @@ def adapters(outputs: Outputs) -> dict[tuple[str, str], str]:
 @pytest.fixture(scope="module")
 def mixins(outputs: Outputs) -> dict[str, str]:
     """`generation.module` -> source, of the classes that adapters share."""
-    paths = {Path(output.path): output.content.decode() for output in outputs.files}
+    paths = {Path(output.path): output.text for output in outputs.files}
     return {
         f"{path.parent.name}.{path.stem}": text
         for path, text in paths.items()
@@ -203,7 +203,7 @@ def test_recorded_towers_are_those_of_the_releases(release_tree) -> None:
 
 def test_a_release_without_graphs_is_no_tick(outputs: Outputs) -> None:
     """Attention of Pixtral's tower gets a mask before 0.29: the page says so, and no test asks for a replay there."""
-    texts = {output.path: output.content.decode() for output in outputs.files}
+    texts = {output.path: output.text for output in outputs.files}
     for name in ("mistral3", "pixtral"):
         port = load_port(name)
         found = {one.name: unfit_releases(port, one) for one in SERVED}
@@ -268,7 +268,7 @@ def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) ->
     for output in outputs.files:
         path = tmp_path / output.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(output.content)
+        path.write_bytes(output.text.encode())
     first_party = 'lint.isort.known-first-party=["scaffold", "vitcg_adapters"]'
     for command in (
         ("check", "--select", "E,F,W,I,UP,SIM,G", "--config", first_party),
@@ -283,7 +283,7 @@ def test_outputs_pass_the_rules_of_upstream(outputs: Outputs, tmp_path: Path) ->
 def test_docs_are_tables_of_markdown(outputs: Outputs) -> None:
     from markdown_it import MarkdownIt
 
-    (page,) = [output.content.decode() for output in outputs.files if output.path == "docs/adapters.md"]
+    (page,) = [output.text for output in outputs.files if output.path == "docs/adapters.md"]
     tokens = MarkdownIt("commonmark").enable("table").parse(page)
     rows = [token for token in tokens if token.type == "tr_open"]
     adapted = [name for name in shipped_names() if name not in WITHOUT]

@@ -116,7 +116,7 @@ def test_an_architecture_has_an_adapter_of_its_sound_beside_one_of_its_images() 
         Source("llava", load_port("llava")),
         *(Source(f"../{name}", load_descriptor_text(sound, name)) for name in ("heard.yaml", "more.yaml")),
     ]
-    package = {file.path: file.content.decode() for file in render_outputs(sources[:2]).files}
+    package = {file.path: file.text for file in render_outputs(sources[:2]).files}
     names: dict[str, Any] = {}
     exec(package["vitcg_adapters/__init__.py"], names)
     assert (names["ADAPTERS"]["v0_30"], names["SOUND"]["v0_30"]) == ({llava: "llava"}, {llava: "heard"})
