@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,20 +107,11 @@ def workloads(images: Items, videos: Items, sizes: Sequence[int]) -> Mapping[str
 
 def require_gpu(what: str, way_out: str) -> None:
     """Raises VCG470 with what is missing: torch, a GPU, or vLLM."""
-    if lacking := _missing():
+    from scaffold.measure import missing
+
+    if lacking := missing():
         help = f"run it where the model is served, or {way_out}"
         raise DiagnosticError.of("VCG470", f"{what} needs a GPU, and {lacking}", help=help)
-
-
-def _missing() -> str:
-    """What this machine lacks, in words. It looks for the packages before it imports any."""
-    if find_spec("torch") is None:
-        return "torch is not installed here"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch finds none here"
-    return "" if find_spec("vllm") else "the installed vLLM that it would run is not there"
 
 
 def read_json(file: Path, code: str, wanted: str) -> Any:

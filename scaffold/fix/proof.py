@@ -74,21 +74,12 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """A repair that was tried and is not right here, and why."""
-
-    repair: Repair
-    reason: str
-
-
-@dataclass(frozen=True)
 class Proven:
     """The checks before any repair and with all that are kept, the same outcome where none is."""
 
     before: Outcome
     after: Outcome
     kept: tuple[Kept, ...]
-    dropped: tuple[Dropped, ...]
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
@@ -111,7 +102,6 @@ def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], 
             raise DiagnosticError(report.failure)
     tell(before.verdict)
     kept: list[Kept] = []
-    dropped: dict[str, Dropped] = {}
     pending = list(repairs)
     while pending:
         for repair in pending:
@@ -120,19 +110,17 @@ def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], 
             after = Outcome(run([*(one.repair for one in kept), repair]))
             reason = _objection(now, after)
             if reason:
-                dropped[repair.name] = Dropped(repair, reason)
                 tell(f"`{repair.name}` is not kept: {reason}")
                 continue
             mended = _mended(now, after)
             kept.append(Kept(repair, mended))
-            dropped.pop(repair.name, None)
             tell(f"`{repair.name}` mends {len(mended)} checks: {repair.so}, {repair.span}")
             now = after
             pending.remove(repair)
             break
         else:
             pending = []
-    return Proven(before, now, tuple(kept), tuple(dropped.values()))
+    return Proven(before, now, tuple(kept))
 
 
 def _mended(before: Outcome, after: Outcome) -> tuple[Key, ...]:

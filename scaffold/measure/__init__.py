@@ -9,6 +9,7 @@ profiler's events. `analyse` and `report` need no GPU and no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 
 #: Items of a call: images in pixels, `(width, height)`, or videos, `(width, height, frames)`.
 Items = Sequence[tuple[int, ...]]
@@ -21,3 +22,14 @@ WORKLOADS: Mapping[str, Items] = {
     "8 x 336x336": [(336, 336)] * 8,
     "4 mixed": [(224, 224), (448, 448), (504, 336), (1288, 728)],
 }
+
+
+def missing() -> str:
+    """What this machine lacks for a measurement, in words. It looks for the packages before it imports any."""
+    if find_spec("torch") is None:
+        return "torch is not installed here"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds none here"
+    return "" if find_spec("vllm") else "the installed vLLM that it would run is not there"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.measure.benchreport import WAYS, Benchmark
 from scaffold.measure.profiles import KernelClass, Profile
+
+if TYPE_CHECKING:
+    from scaffold.runtime.trace import CurvePoint
 
 INK, PALE = "#24292f", "#d0d7de"
 BLUE, RED, GREY, GREEN, ORANGE, PURPLE = "#0969da", "#cf222e", "#8c959f", "#1a7f37", "#bc4c00", "#8250df"
@@ -55,15 +58,6 @@ _STYLE = {
 }
 
 
-class Point(Protocol):
-    """The waste with a number of graphs."""
-
-    @property
-    def graphs(self) -> int: ...
-    @property
-    def waste(self) -> float: ...
-
-
 def chart(height: float, draw: Callable[..., None], panels: int = 1) -> str:
     """The SVG of what `draw` puts into a figure and its panels. Raises VCG474 without matplotlib."""
     try:
@@ -81,7 +75,7 @@ def chart(height: float, draw: Callable[..., None], panels: int = 1) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def budget_curves(curves: Mapping[str, Sequence[Point]]) -> str:
+def budget_curves(curves: Mapping[str, Sequence[CurvePoint]]) -> str:
     """Waste against the number of graphs, a line for each path."""
 
     def draw(figure: Any, axes: Any) -> None:

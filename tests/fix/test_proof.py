@@ -59,7 +59,7 @@ def test_a_repair_that_mends_is_kept():
 def test_nothing_fails_and_nothing_is_tried():
     lab = Lab({"": {}})
     proven = prove_repairs([R, S], lab)
-    assert (lab.asked, proven.kept, proven.dropped, proven.after is proven.before) == ([""], (), (), True)
+    assert (lab.asked, proven.kept, proven.after is proven.before) == ([""], (), True)
 
 
 #: with the repair, and why it is dropped
@@ -81,17 +81,19 @@ OBJECTIONS: dict[str, tuple[Codes | NumericReport, str]] = {
 @pytest.mark.parametrize("name", OBJECTIONS)
 def test_a_repair_is_dropped(name):
     after, reason = OBJECTIONS[name]
-    proven = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": after}))
+    lines: list[str] = []
+    proven = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": after}), tell=lines.append)
     assert proven.kept == ()
-    assert [(one.repair.name, one.reason) for one in proven.dropped] == [("r", reason)]
+    assert lines[1:] == [f"`r` is not kept: {reason}"]
     assert proven.after is proven.before
 
 
 def test_a_hazard_that_a_repair_brings_drops_it():
     hazard = ObservedHazard("host sync", "item", "m.py:3", "capture")
     worse = NumericReport("m", "", "fa2", report(RIGHT).checks, hazards=(hazard,), sequences=9)
-    (dropped,) = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": worse})).dropped
-    assert "fails with it: VCG652" in dropped.reason
+    lines: list[str] = []
+    assert prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": worse}), tell=lines.append).kept == ()
+    assert "fails with it: VCG652" in lines[1]
 
 
 def test_what_was_dropped_is_tried_again_on_top_of_another():
@@ -102,14 +104,14 @@ def test_what_was_dropped_is_tried_again_on_top_of_another():
     proven = prove_repairs([R, S], lab)
     assert lab.asked == ["", "r", "s", "s+r"]
     assert [one.name for one in proven.repairs] == ["s", "r"]
-    assert proven.dropped == ()
 
 
 def test_a_repair_on_top_must_keep_the_eager_bits_of_the_run_before():
     lab = Lab({"": {"a": "VCG654", "b": "VCG650"}, "r": {"b": "VCG650"}, "r+s": report(RIGHT)})
-    proven = prove_repairs([R, S], lab)
+    lines: list[str] = []
+    proven = prove_repairs([R, S], lab, tell=lines.append)
     assert [one.name for one in proven.repairs] == ["r"]
-    assert proven.dropped[0].reason == "the check `eager unchanged: a` (image, fa2) is gone"
+    assert lines[-1] == "`s` is not kept: the check `eager unchanged: a` (image, fa2) is gone"
 
 
 def test_a_failure_that_nobody_can_meet_is_no_defect():
@@ -121,8 +123,9 @@ def test_a_failure_that_nobody_can_meet_is_no_defect():
 
 
 def test_a_repair_that_brings_what_is_no_defect_is_dropped():
-    (dropped,) = prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": {"b": "VCG657"}})).dropped
-    assert "the check `b` (image, fa2) fails with it: VCG657" in dropped.reason
+    lines: list[str] = []
+    assert prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": {"b": "VCG657"}}), tell=lines.append).kept == ()
+    assert "the check `b` (image, fa2) fails with it: VCG657" in lines[1]
 
 
 def test_a_port_that_does_not_run_is_an_error():
