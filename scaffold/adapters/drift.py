@@ -5,52 +5,43 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaffold.adapters.header import is_unedited, origin
+from scaffold.changes import FileChange
 from scaffold.diagnostics import DiagnosticError, Span
 
 #: The only folders that outputs may have. `examples` is one of earlier versions, which a run empties.
 FOLDERS = ("vitcg_adapters", "tests", "docs", "examples")
 
 
-@dataclass(frozen=True)
-class Drift:
-    """One file that is not as it should be: changed, missing (`disk` is None) or extra (`expected` is None)."""
+def is_edited(change: FileChange) -> bool:
+    """Whether bytes are on the disk that no run of ours wrote, by the hash in their own header."""
+    return change.before is not None and not is_unedited(change.path, change.before)
 
-    path: str
-    expected: bytes | None
-    disk: bytes | None
 
-    @property
-    def is_edited(self) -> bool:
-        """Whether bytes are on the disk that no run of ours wrote, by the hash in their own header."""
-        return self.disk is not None and not is_unedited(self.path, self.disk)
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether it is somebody's file where no output belongs: such a file is never removed."""
-        return self.expected is None and self.is_edited
+def is_foreign(change: FileChange) -> bool:
+    """Whether it is somebody's file where no output belongs: such a file is never removed."""
+    return change.after is None and is_edited(change)
 
 
 def compare_outputs(
     folder: Path, expected: Mapping[str, bytes], *, known: frozenset[str], origins: frozenset[str] | None
-) -> tuple[Drift, ...]:
-    """The differences between `expected` (path -> bytes) and the folder, and what else lies in it, by path.
+) -> tuple[FileChange, ...]:
+    """The changes that make the folder hold `expected` (path -> bytes) and nothing else, by path.
 
     `known` are the paths of all outputs of the folder. `origins` limits the search for extra files to those made of
     descriptor files of these names; None means all files. Raises VCG543 for a path that cannot be read or that leads
     through a link.
     """
-    found = [Drift(path, content, read_file(folder, path)) for path, content in expected.items()]
+    found = [FileChange(path, read_file(folder, path), content) for path, content in expected.items()]
     for path in _walk(folder):
         if path not in known:
             disk = read_file(folder, path)
             assert disk is not None
             if origins is None or origin(path, disk) in origins:
-                found.append(Drift(path, None, disk))
-    return tuple(sorted((drift for drift in found if drift.expected != drift.disk), key=lambda drift: drift.path))
+                found.append(FileChange(path, disk, None))
+    return tuple(sorted((change for change in found if not change.is_noop), key=lambda change: change.path))
 
 
 def read_file(folder: Path, path: str) -> bytes | None:

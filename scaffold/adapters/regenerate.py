@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.adapters import manifest as manifests
-from scaffold.adapters.drift import Drift, compare_outputs, read_file
+from scaffold.adapters.drift import compare_outputs, is_edited, is_foreign, read_file
 from scaffold.adapters.manifest import SHIPPED, Manifest, read_manifest
 from scaffold.changes import FileChange, unified_lines
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
@@ -93,31 +93,29 @@ def plan_regeneration(folder: Path, references: Sequence[str] = ()) -> Regenerat
         manifest = replace(
             manifest, built={path: hashlib.sha256(content).hexdigest() for path, content in older.items()}
         )
-    written = [drift for drift in differences if not drift.is_foreign]
-    changes = [FileChange(drift.path, drift.disk, drift.expected) for drift in written]
+    changes = [change for change in differences if not is_foreign(change)]
+    edited = tuple(change.path for change in changes if is_edited(change))
     # `--all` would not make what the manifest does not name yet.
     added = shlex.join(references) if set(selection) != set(before.descriptors) else None
     reporter = _Reporter(folder, {output.path: output.descriptor for output in chosen}, added)
     reported = [
-        reporter.drift(drift)
-        for drift in differences
-        if drift.disk is not None or drift.path not in (manifest.built or ())
+        reporter.drift(change)
+        for change in differences
+        if change.before is not None or change.path not in (manifest.built or ())
     ]
     data, disk = manifest.encode(), read_file(folder, manifests.NAME)
     if data != disk:
         changes.append(FileChange(manifests.NAME, disk, data))
-        reported.append(reporter.drift(Drift(manifests.NAME, data, disk)))
+        reported.append(reporter.drift(changes[-1]))
     more = f" (the folder has {len(outputs.files)} from {len(sources)})" * (len(sources) > len(looked_at))
     return Regeneration(
         folder=folder,
         summary=_counted(len(chosen), len(looked_at)) + more,
         drift=tuple(reported),
-        left=tuple(
-            replace(reporter.drift(drift), severity=Severity.WARNING) for drift in differences if drift.is_foreign
-        ),
+        left=tuple(replace(reporter.drift(one), severity=Severity.WARNING) for one in differences if is_foreign(one)),
         notes=notes,
         changes=tuple(changes),
-        edited=tuple(drift.path for drift in written if drift.is_edited),
+        edited=edited,
         older=tuple(change for change in changes if before.built is not None and is_older(change.path)),
         kept=before.built == manifest.built,
     )
@@ -165,20 +163,20 @@ class _Reporter:
     descriptors: Mapping[str, str | None]
     added: str | None = None
 
-    def drift(self, drift: Drift) -> Diagnostic:
-        shown = (self.folder / drift.path).as_posix()
-        repair = f"run `{self._command(self.descriptors.get(drift.path))}`"
-        if drift.expected is None:
-            return self._extra(shown, drift)
-        if drift.disk is None:
+    def drift(self, change: FileChange) -> Diagnostic:
+        shown = (self.folder / change.path).as_posix()
+        repair = f"run `{self._command(self.descriptors.get(change.path))}`"
+        if change.after is None:
+            return self._extra(shown, change)
+        if change.before is None:
             return Diagnostic("VCG531", f"{shown} is missing", _span(shown), repair)
-        line, difference = _difference(drift.disk, drift.expected)
+        line, difference = _difference(change.before, change.after)
         code = "VCG530"
-        if drift.path == manifests.NAME:
+        if change.path == manifests.NAME:
             message = f"{shown} does not name what the folder is generated from"
             if line > _DESCRIPTORS_LINE:
                 message = f"{shown} has other digests: adapters of an older generation have changed"
-        elif drift.is_edited:
+        elif is_edited(change):
             code, message = "VCG533", f"{shown} was edited by hand"
             repair = (
                 f"change the descriptor or the template instead; {repair}, which overwrites the edit: version control "
@@ -188,8 +186,8 @@ class _Reporter:
             message = f"{shown} is out of date: the descriptor or the tool has changed since it was generated"
         return Diagnostic(code, message, _span(shown, line), repair, notes=difference)
 
-    def _extra(self, shown: str, drift: Drift) -> Diagnostic:
-        if not drift.is_foreign:
+    def _extra(self, shown: str, change: FileChange) -> Diagnostic:
+        if not is_foreign(change):
             message = f"{shown} is left over: no descriptor asks for it any more"
             return Diagnostic("VCG532", message, _span(shown), f"run `{self._command(None)}`, which removes it")
         message = (
