@@ -70,13 +70,11 @@ class Context:
     port: Port
     reader: Reader
 
-    def problem(
-        self, code: str, message: str, at: str | Span, help: str | None = None, severity: Severity = Severity.ERROR
-    ) -> Diagnostic:
+    def problem(self, code: str, message: str, at: str | Span, help: str | None = None) -> Diagnostic:
         """A diagnostic at the value of a dotted path, at its key or its parent if it is not written, or at a span."""
         if isinstance(at, str):
             at = self.reader.spans.get(at) or self.reader.place(at)
-        return Diagnostic(code, message, at, help, severity)
+        return Diagnostic(code, message, at, help)
 
     def at_key(self, code: str, message: str, at: str, help: str | None = None) -> Diagnostic:
         return Diagnostic(code, message, self.reader.place(at), help)
@@ -108,6 +106,11 @@ def check_rules(port: Port, reader: Reader) -> list[Diagnostic]:
 def _constants(port: Port) -> dict[str, str | Count]:
     """Names that stand for values of the processor."""
     return dict(port.processor.values or {}) if port.processor else {}
+
+
+def _defined_names(port: Port) -> dict[str, Mapping[str, object]]:
+    """The names that a descriptor defines, by section."""
+    return {"let": port.let or {}, "helpers": port.functions, "processor.values": _constants(port)}
 
 
 def names_are_known(context: Context) -> Problems:
@@ -286,13 +289,8 @@ def names_are_free(context: Context) -> Problems:
     taken |= dict.fromkeys(FUNCTIONS, "a function")
     taken |= {"pixels": "the pixel tensor", "sizes": "the sizes", "metadata": "the metadata"}
     columns = dict.fromkeys(port.columns, "a size column")
-    groups: dict[str, Mapping[str, object]] = {
-        "let": port.let or {},
-        "helpers": port.functions,
-        "processor.values": _constants(port),
-    }
     owners: dict[str, str] = {}
-    for group, names in groups.items():
+    for group, names in _defined_names(port).items():
         for name in names:
             meaning = taken.get(name) or columns.get(name) or owners.get(name)
             if meaning:
@@ -327,22 +325,12 @@ def names_are_used(context: Context) -> Problems:
     for use in context.reader.uses:
         if isinstance(use.value, Expression):
             used |= use.value.names | use.value.functions
-    port = context.port
-    groups: tuple[tuple[str, Mapping[str, object]], ...] = (
-        ("let", port.let or {}),
-        ("helpers", port.functions),
-        ("processor.values", _constants(port)),
-    )
-    for group, names in groups:
+    for group, names in _defined_names(context.port).items():
         for name in names:
             if name not in used:
-                yield Diagnostic(
-                    "VCG305",
-                    f"`{name}` is never used",
-                    context.reader.place(f"{group}.{name}"),
-                    "use it in an expression, or delete the line",
-                    Severity.WARNING,
-                )
+                place = context.reader.place(f"{group}.{name}")
+                help = "use it in an expression, or delete the line"
+                yield Diagnostic("VCG305", f"`{name}` is never used", place, help, Severity.WARNING)
 
 
 def helpers_end(context: Context) -> Problems:

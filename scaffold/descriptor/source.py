@@ -164,10 +164,7 @@ def too_large(file: str) -> Diagnostic:
 
 
 class _StopComposing(Exception):
-    """The document cannot be read further; the diagnostic says why."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        self.diagnostic = diagnostic
+    """The document cannot be read further; the last problem says why."""
 
 
 class _Composer:
@@ -186,8 +183,8 @@ class _Composer:
         try:
             self.events: Iterator[Any] = yaml.parse(self.text, Loader=_loader())
             return self.document(), self.problems
-        except _StopComposing as stop:
-            return None, [*self.problems, stop.diagnostic]
+        except _StopComposing:
+            return None, self.problems
         except (yaml.YAMLError, ValueError) as error:  # ValueError: PyYAML's own, of an escape of no character
             return None, [*self.problems, self.syntax_error(error)]
 
@@ -199,19 +196,21 @@ class _Composer:
             event = self.advance()
         if isinstance(event, yaml.StreamEndEvent):
             help = "start with `schema: 1`, or let `vitcg-scaffold init` draft it from the model's source"
-            self.problems.append(Diagnostic("VCG106", "the descriptor is empty", Span(self.file, 1, 1, 1, 1), help))
+            self.report("VCG106", "the descriptor is empty", Span(self.file, 1, 1, 1, 1), help)
             return None
         root = self.node(event)
         event = self.advance()
         while not isinstance(event, yaml.StreamEndEvent):
             if isinstance(event, yaml.DocumentStartEvent):
-                raise _StopComposing(
-                    Diagnostic(
-                        "VCG107", "a second document starts here", self.span(event), "write one file for each model"
-                    )
+                self.report(
+                    "VCG107", "a second document starts here", self.span(event), "write one file for each model"
                 )
+                raise _StopComposing
             event = self.advance()
         return root
+
+    def report(self, code: str, message: str, span: Span, help: str | None = None, *notes: str) -> None:
+        self.problems.append(Diagnostic(code, message, span, help, notes=notes))
 
     def advance(self) -> Any:
         return next(self.events)
@@ -221,25 +220,16 @@ class _Composer:
 
         self.count += 1
         if self.count > MAX_NODES:
-            raise _StopComposing(
-                Diagnostic(
-                    "VCG105", f"the descriptor has more than {MAX_NODES:,} values", self.span(event), "shorten it"
-                )
-            )
+            self.report("VCG105", f"the descriptor has more than {MAX_NODES:,} values", self.span(event), "shorten it")
+            raise _StopComposing
         if isinstance(event, yaml.AliasEvent):
             self.report_anchor(event, f"`*{event.anchor}` refers to another part of the file")
             return ScalarNode("", "*", self.span(event))
         if event.anchor is not None:
             self.report_anchor(event, f"`&{event.anchor}` marks an anchor")
         if event.tag is not None and event.tag != "!":
-            self.problems.append(
-                Diagnostic(
-                    "VCG112",
-                    f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not allowed",
-                    self.span(event),
-                    "delete it; types are fixed",
-                )
-            )
+            message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not allowed"
+            self.report("VCG112", message, self.span(event), "delete it; types are fixed")
         if isinstance(event, yaml.ScalarEvent):
             return self.scalar(event)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -251,7 +241,7 @@ class _Composer:
 
     def report_anchor(self, event: Any, what: str) -> None:
         help = "write the value out where it is used; names for expressions belong under `let`"
-        self.problems.append(Diagnostic("VCG109", f"{what}, which descriptors do not have", self.span(event), help))
+        self.report("VCG109", f"{what}, which descriptors do not have", self.span(event), help)
 
     def mapping(self, event: Any) -> MappingNode:
         import yaml
@@ -263,20 +253,10 @@ class _Composer:
             value = self.node(self.advance())
             if not isinstance(key, ScalarNode) or key.style in ("*", "|", ">"):
                 if not (isinstance(key, ScalarNode) and key.style == "*"):
-                    self.problems.append(
-                        Diagnostic("VCG111", "a key must be a plain word", key.span, "write `name: value`")
-                    )
+                    self.report("VCG111", "a key must be a plain word", key.span, "write `name: value`")
             elif key.value in seen:
-                first = seen[key.value]
-                self.problems.append(
-                    Diagnostic(
-                        "VCG110",
-                        f"the key `{key.value}` is given twice",
-                        key.span,
-                        "delete one of the two",
-                        notes=(f"first given at {first}",),
-                    )
-                )
+                first = f"first given at {seen[key.value]}"
+                self.report("VCG110", f"the key `{key.value}` is given twice", key.span, "delete one of the two", first)
             else:
                 seen[key.value] = key.span
                 entries.append(Entry(key, value))
@@ -299,7 +279,8 @@ class _Composer:
         style = event.style or None
         span = self.span(event)
         if not event.value.isascii() and re.search("[\ud800-\udfff]", event.value):  # libyaml refuses the escape itself
-            raise _StopComposing(Diagnostic("VCG101", "not valid YAML: an escape stands for no character", span))
+            self.report("VCG101", "not valid YAML: an escape stands for no character", span)
+            raise _StopComposing
         columns = None
         if span.line == span.end_line and style not in ("|", ">"):
             raw = self.lines[span.line - 1]
