@@ -139,6 +139,11 @@ def unit_word(modality: str, *, single: bool) -> str:
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
 
 
+def _inputs_of(section: type[Inputs], names: Mapping[str, str] = VISUAL) -> Table:
+    """The type of `modalities`, with this section for each."""
+    return Table(Section(section), "a modality", names, minimum=1)
+
+
 class Port(Record):
     """The common parts of every port, whatever its layout."""
 
@@ -152,9 +157,7 @@ class Port(Record):
     schema: int = declare(Version((1,)), "version of this format", examples=[1])
     model: Model = declare(Section(Model), "which class is ported")
     layout: str = declare(Choice("a layout", LAYOUTS), "how pixels of several items lie in memory")
-    modalities: Mapping[str, Inputs] = declare(
-        Table(Section(Inputs), "a modality", VISUAL, minimum=1), "inputs of each modality"
-    )
+    modalities: Mapping[str, Inputs] = declare(_inputs_of(Inputs), "inputs of each modality")
     let: Mapping[str, Expression] = declare(
         Table(Formula("let"), "a name"), "names for expressions; a line may use the ones above it", default={}
     )
@@ -381,9 +384,7 @@ class ReentryPort(Port):
 
     reenters = True
 
-    modalities: Mapping[str, CutModality] = declare(
-        Table(Section(CutModality), "a modality", VISUAL, minimum=1), "inputs of each modality"
-    )
+    modalities: Mapping[str, CutModality] = declare(_inputs_of(CutModality), "inputs of each modality")
     fields: Mapping[str, str | SizedField] = declare(
         Table(FIELD, "an input name", minimum=1),
         "every input that items do not share, and how they lie in it",
@@ -453,9 +454,7 @@ class CutPort(ReentryPort):
     port in a tree runs no code of the model again.
     """
 
-    modalities: Mapping[str, UnitModality] = declare(
-        Table(Section(UnitModality), "a modality", MODALITIES, minimum=1), "inputs of each modality"
-    )
+    modalities: Mapping[str, UnitModality] = declare(_inputs_of(UnitModality, MODALITIES), "inputs of each modality")
     item: UnitItem | None = declare(
         Section(UnitItem), "how features become tokens, where units have paths: budgets count tokens", default=None
     )
@@ -544,7 +543,7 @@ class CropsPort(ReentryPort):
     """
 
     modalities: Mapping[str, CutModality] = declare(
-        Table(Section(CutModality), "a modality", {"image": VISUAL["image"]}, minimum=1), "inputs of the modality"
+        _inputs_of(CutModality, {"image": VISUAL["image"]}), "inputs of the modality"
     )
     pixels: WholePixels = declare(Section(WholePixels), "one whole image as it enters the encoders")
     crops: Crops = declare(Section(Crops), "crops as they enter the encoders")
@@ -597,11 +596,9 @@ class RowsPort(ReentryPort):
     packs_rows = True
 
     modalities: Mapping[str, CutModality] = declare(
-        Table(
-            Section(CutModality),
-            "a modality",
+        _inputs_of(
+            CutModality,
             {"image": VISUAL["image"], CHUNK: "images and chunks of videos alike", "audio": "sounds as frames"},
-            minimum=1,
         ),
         "inputs of the modality",
     )
@@ -681,7 +678,7 @@ class SizedPort(Port):
     """The common parts of ports whose items have a size key."""
 
     modalities: Mapping[str, ModalityKeys] = declare(
-        Table(Section(ModalityKeys), "a modality", VISUAL, minimum=1), "inputs of each modality beside its pixels"
+        _inputs_of(ModalityKeys), "inputs of each modality beside its pixels"
     )
     sizes: Sizes = declare(Section(Sizes), "meaning of the size key")
 
@@ -704,9 +701,7 @@ class TilesPort(SizedPort):
 
     COLUMNS = (("n",), ("tw", "th"))
 
-    modalities: Mapping[str, Modality] = declare(
-        Table(Section(Modality), "a modality", VISUAL, minimum=1), "inputs of each modality"
-    )
+    modalities: Mapping[str, Modality] = declare(_inputs_of(Modality), "inputs of each modality")
     item: Item = declare(Section(Item), "rows and tokens of an item")
     pixels: Pixels = declare(Section(Pixels), "one tile of the pixel tensor")
     capture: Capture = declare(Section(Capture), "inputs while a graph is recorded")
@@ -731,9 +726,7 @@ class PackedPort(SizedPort):
     COLUMNS = (("t", "h", "w"), ("h", "w"))
 
     model: PackedModel = declare(Section(PackedModel), "which class is ported")
-    modalities: Mapping[str, Modality] = declare(
-        Table(Section(Modality), "a modality", VISUAL, minimum=1), "inputs of each modality"
-    )
+    modalities: Mapping[str, Modality] = declare(_inputs_of(Modality), "inputs of each modality")
     item: PackedItem = declare(Section(PackedItem), "rows and tokens of an item")
     pixels: PackedPixels = declare(Section(PackedPixels), "one row of the pixel tensor")
     attention: Mapping[str, Sequences] = declare(
