@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -94,14 +93,10 @@ def _plain(value: Any) -> Any:
         return ("mapping", *((_plain(key), _plain(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item) for item in value)
-    if isinstance(value, (set, frozenset)):
-        return ("set", *sorted((_plain(item) for item in value), key=repr))
-    if isinstance(value, Enum):
-        return value.value
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError(f"a spec holds a {type(value).__name__}, which has no stable form")
 
 
 def _is_absent(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, (str, tuple, Mapping, frozenset)) and not value)
+    return value is None or value is False or (isinstance(value, (str, tuple, Mapping)) and not value)

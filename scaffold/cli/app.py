@@ -294,6 +294,3 @@ class _Terminated(BaseException):
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise _Terminated
-
-
-__all__ = ["COMMANDS", "SECTIONS", "cli", "main"]

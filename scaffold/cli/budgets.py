@@ -220,6 +220,3 @@ def _table(
         out.append("Or in any vLLM, by its own option:")
         out.append(f"  vllm serve MODEL --compilation-config {shlex.quote(own)}")
     return out
-
-
-__all__ = ["command", "find_key"]
