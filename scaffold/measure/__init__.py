@@ -25,7 +25,10 @@ WORKLOADS: Mapping[str, Items] = {
 
 
 def missing() -> str:
-    """What this machine lacks for a measurement, in words. It looks for the packages before it imports any."""
+    """The missing requirement of a measurement, in words; empty if a GPU, torch and vLLM are there.
+
+    It looks for the packages before it imports any.
+    """
     if find_spec("torch") is None:
         return "torch is not installed here"
     import torch
