@@ -26,8 +26,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import cut_gpu
 from cut_gpu import Subject
 from gpu_result import ByModel

@@ -37,8 +37,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from gpu_result import ByModel
 
 #: Grids of patches `(height, width)` of models that take images of any size.

@@ -39,8 +39,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from engine_process import CONCURRENT, MODES, PICTURES, Child, ask_all
 from engine_statistics import compare, quantile, spread
 from gpu_result import head, save

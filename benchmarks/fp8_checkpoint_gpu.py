@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from attention_gpu import graph_of

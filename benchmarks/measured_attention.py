@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from measured import ROOT, Page, load, table, text_page
-
-sys.path.insert(0, str(ROOT))
+from measured import Page, load, table, text_page
 
 from scaffold.runtime.tuning import flash4
 

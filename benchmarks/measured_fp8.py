@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measured import NAMES, ROOT, Page, by_model, load, low_high, mean, over, sheet, table, text_page
-
-sys.path.insert(0, str(ROOT))
+from measured import NAMES, Page, by_model, load, low_high, mean, over, sheet, table, text_page
 
 from scaffold.runtime.tuning.fp8 import LEAST_ROWS
 

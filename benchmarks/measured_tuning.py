@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measured import NAMES, RESULTS, ROOT, Page, by_model, load, low_high, mean, over, picture, sheet, table, text_page
-
-sys.path.insert(0, str(ROOT))
+from measured import NAMES, RESULTS, Page, by_model, load, low_high, mean, over, picture, sheet, table, text_page
 
 from scaffold.measure.analyse import analyse
 from scaffold.measure.pictures import kernel_bars

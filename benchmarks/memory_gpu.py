@@ -41,8 +41,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import engine_worker
 from engine_process import Child, run_child
 from gpu_result import again, head, save

@@ -15,9 +15,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scaffold.descriptor import shipped_names
 from scaffold.diagnostics import DiagnosticError

@@ -16,8 +16,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import measured_index
 import measured_reach
 import measured_summary

@@ -24,8 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 #: Upstream's Qwen2-VL tower computes no metadata for FLASHINFER.
 UNSUPPORTED = {("qwen2_vl", "FLASHINFER")}

@@ -54,8 +54,6 @@ from functools import _lru_cache_wrapper, partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import cut_gpu
 import torch
 from gpu_result import ByModel, again
