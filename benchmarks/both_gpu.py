@@ -15,8 +15,6 @@ between two waits for the device, the median over all turns but the first.
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -103,7 +101,7 @@ def served(manager: Any) -> list[dict[str, Any]]:
 def measure(rounds: int) -> dict[str, Any]:
     """The rows of all calls, and what each manager served."""
     import torch
-    from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, once
+    from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, in_turns
 
     from scaffold import plugin
 
@@ -140,21 +138,16 @@ def measure(rounds: int) -> dict[str, Any]:
         actions[call, "eager"] = partial(host.embed_multimodal, **inputs)
         for way, manager in managers.items():
             actions[call, way] = lambda manager=manager, inputs=inputs: manager.execute(dict(inputs))
-    samples: dict[Any, list[float]] = {key: [] for key in actions}
-    order, chance = list(actions), random.Random(0)
-    with torch.inference_mode():
-        for turn in range(cut_gpu.WARM_TURNS + rounds):
-            chance.shuffle(order)
-            for key in order:
-                ms = once(actions[key])
-                if turn >= cut_gpu.WARM_TURNS:
-                    samples[key].append(ms)
-            if turn < cut_gpu.IDLE_TURNS:  # a worker does this while nothing waits
-                for part in (managers["ours"].seen, managers["ours"].heard):
-                    part.capture_when_idle()
+
+    def after_turn(turn: int) -> None:
+        if turn < cut_gpu.IDLE_TURNS:  # a worker does this while nothing waits
+            for part in (managers["ours"].seen, managers["ours"].heard):
+                part.capture_when_idle()
+
+    times = in_turns(actions, rounds, cut_gpu.WARM_TURNS, after_turn)
     rows = [
         {"model": "qwen3_omni", "modality": modality, "call": label}
-        | {f"{way}_ms": round(statistics.median(samples[(modality, label), way]), 3) for way in ("eager", *managers)}
+        | {f"{way}_ms": round(times[(modality, label), way], 3) for way in ("eager", *managers)}
         | {f"{way}_error": errors[(modality, label), way] for way in managers}
         for modality, label in calls
     ]

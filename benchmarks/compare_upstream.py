@@ -15,7 +15,7 @@ import argparse
 import ast
 import difflib
 import hashlib
-import importlib.util
+import importlib
 import io
 import json
 import re
@@ -230,13 +230,8 @@ def keep(results: dict[str, Any]) -> None:
 
 def known_defects() -> dict[str, list[str]]:
     """The defects of DEFECTS by model, in the newest release. Its tests look for each of them in every release."""
-    specification = importlib.util.spec_from_file_location("known_defects", DEFECTS)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.path.insert(0, str(DEFECTS.parent))  # what it imports lies beside it
-    sys.modules["known_defects"] = module  # its dataclasses look for their module
-    specification.loader.exec_module(module)
+    sys.path.insert(0, str(DEFECTS.parent))
+    module = importlib.import_module(DEFECTS.stem)
     minor = int(RELEASE.split(".")[1])
     found: dict[str, list[str]] = {}
     for defect in module.DEFECTS:

@@ -25,9 +25,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
-import random
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +34,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpu_result import ByModel
+from gpu_result import ByModel, load_file
 
 #: Grids of patches `(height, width)` of models that take images of any size.
 GRIDS = {
@@ -85,6 +82,9 @@ SLICED = {
 #: Seconds of the sounds of a call.
 SOUNDS = {"1 sound, 5 s": [5], "1 sound, 10 s": [10], "1 sound, 30 s": [30], "4 sounds, 33 s": [10, 4, 12, 7],
           "8 sounds, 80 s": [10] * 8}  # fmt: skip
+#: Widths, layers and heads of the towers of CLIP and Pixtral, and of SigLIP.
+VIT_LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
 #: Tokens that the scheduler batches.
 CONTEXT = 16384
 TURNS = 25
@@ -120,10 +120,7 @@ def _llava_next() -> Any:
 
 
 def _clip(cls: Any) -> Any:
-    return cls(
-        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=336,
-        patch_size=14, projection_dim=768,
-    )  # fmt: skip
+    return cls(**VIT_LARGE, image_size=336, patch_size=14, projection_dim=768)
 
 
 def _llava() -> Any:
@@ -135,10 +132,7 @@ def _llava() -> Any:
 def _paligemma() -> Any:
     from transformers import GemmaConfig, PaliGemmaConfig, SiglipVisionConfig
 
-    vision = SiglipVisionConfig(
-        hidden_size=1152, intermediate_size=4304, num_hidden_layers=27, num_attention_heads=16, image_size=224,
-        patch_size=14, projection_dim=2048, vision_use_head=False,
-    )  # fmt: skip
+    vision = SiglipVisionConfig(**SIGLIP, image_size=224, patch_size=14, projection_dim=2048, vision_use_head=False)
     return PaliGemmaConfig(vision_config=vision, text_config=GemmaConfig(hidden_size=2048), projection_dim=2048)
 
 
@@ -166,34 +160,23 @@ def _phi3v() -> Any:
 def _mistral3() -> Any:
     from transformers import Mistral3Config, MistralConfig, PixtralVisionConfig
 
-    vision = PixtralVisionConfig(
-        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=1540,
-        patch_size=14,
-    )  # fmt: skip
+    vision = PixtralVisionConfig(**VIT_LARGE, image_size=1540, patch_size=14)
     return Mistral3Config(vision_config=vision, text_config=MistralConfig(hidden_size=5120), spatial_merge_size=2)
 
 
 def _kimi_vl() -> Any:
     from vllm.transformers_utils.configs.kimi_vl import KimiVLConfig
 
-    vision = {
-        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-        "patch_size": 14, "merge_kernel_size": (2, 2), "init_pos_emb_height": 64, "init_pos_emb_width": 64,
-    }  # fmt: skip
-    return KimiVLConfig(vision_config=vision, text_config={"hidden_size": 2048})
+    merged = {"merge_kernel_size": (2, 2), "init_pos_emb_height": 64, "init_pos_emb_width": 64}
+    return KimiVLConfig(vision_config={**SIGLIP, "patch_size": 14, **merged}, text_config={"hidden_size": 2048})
 
 
 def _idefics3() -> Any:
     from transformers import Idefics3Config, LlamaConfig
 
-    vision = {
-        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-        "image_size": 364, "patch_size": 14,
-    }  # fmt: skip
-    return Idefics3Config(
-        vision_config=vision, text_config=LlamaConfig(hidden_size=4096, pad_token_id=0), scale_factor=2,
-        tie_word_embeddings=False,
-    )  # fmt: skip
+    text = LlamaConfig(hidden_size=4096, pad_token_id=0)
+    vision = {**SIGLIP, "image_size": 364, "patch_size": 14}
+    return Idefics3Config(vision_config=vision, text_config=text, scale_factor=2, tie_word_embeddings=False)
 
 
 def _moondream3() -> Any:
@@ -259,10 +242,7 @@ def _lfm2_vl() -> Any:
     # The context of an engine's run, which the tower does not ask for.
     module: Any = importlib.import_module("vllm.model_executor.models.lfm2_vl")
     module.set_forward_context = lambda *_: nullcontext()
-    vision = {
-        "model_type": "siglip2_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-        "num_attention_heads": 16, "num_patches": 256, "patch_size": 16,
-    }  # fmt: skip
+    vision = {**SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 256, "patch_size": 16}
     text = {"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 1}
     return Lfm2VlConfig(vision_config=vision, text_config=text, downsample_factor=2, projector_hidden_size=2560)
 
@@ -311,12 +291,7 @@ def _minicpmv() -> Any:
     from transformers import Idefics2Config, PretrainedConfig
 
     vision = Idefics2Config().vision_config
-    vision.update(
-        {
-            "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-            "image_size": 980, "patch_size": 14,
-        }
-    )  # fmt: skip
+    vision.update({**SIGLIP, "image_size": 980, "patch_size": 14})
     config = PretrainedConfig(
         version=2.6, hidden_size=3584, vocab_size=99, image_size=448, query_num=64, drop_vision_last_layer=False
     )
@@ -556,11 +531,7 @@ def load_ported(folder: Path, name: str) -> None:
         module = file.stem.partition("@")[2]
         with suppress(ModuleNotFoundError):  # a package that imports its models must have done so
             importlib.import_module(module)
-        found = importlib.util.spec_from_file_location(module, file)
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[module] = made = importlib.util.module_from_spec(found)
-        found.loader.exec_module(made)
+        load_file(module, file)
 
 
 def build(name: str, ports: Path | None) -> tuple[Any, SimpleNamespace]:
@@ -666,7 +637,7 @@ def replays_for(manager: Any, inputs: dict[str, Any]) -> bool:
 
 def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
     import torch
-    from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, once
+    from manager_gpu import DEVICE, DTYPE, capture_measured, error_of, in_turns
     from vllm.v1.worker.encoder_cudagraph import EncoderCudaGraphManager as Theirs
 
     from scaffold.runtime.vllm import EncoderCudaGraphManager as Ours
@@ -704,25 +675,21 @@ def measure(name: str, ports: Path, backend: str) -> dict[str, Any]:
         actions[label, "limit"] = limit(host, inputs, len(want[label]))
         for way, manager in managers.items():
             actions[label, way] = lambda m=manager, i=inputs: m.execute(dict(i))
-    samples: dict[tuple[str, str], list[float]] = {}
-    order, chance = list(actions), random.Random(0)
-    with torch.inference_mode():
-        for turn in range(WARM_TURNS + TURNS):
-            chance.shuffle(order)
-            for key in order:
-                if turn < WARM_TURNS - 1 and not key[1].endswith("ours"):
-                    continue
-                ms = once(actions[key])
-                if turn >= WARM_TURNS:
-                    samples.setdefault(key, []).append(ms)
-            if turn < IDLE_TURNS:  # a worker does this while nothing waits
-                for way, manager in managers.items():
-                    if way.endswith("ours"):
-                        manager.capture_when_idle()
+
+    def after_turn(turn: int) -> None:
+        if turn < IDLE_TURNS:  # a worker does this while nothing waits
+            for way, manager in managers.items():
+                if way.endswith("ours"):
+                    manager.capture_when_idle()
+
+    def skip(key: tuple[str, str], turn: int) -> bool:
+        return turn < WARM_TURNS - 1 and not key[1].endswith("ours")
+
+    medians = in_turns(actions, TURNS, WARM_TURNS, after_turn, skip)
     rows = []
     for label, inputs in calls.items():
         units = sum(spec.input_size for spec in host.get_encoder_cudagraph_item_specs(inputs))
-        times = {f"{way}_ms": round(statistics.median(samples[label, way]), 3) for way in ("eager", "limit", *managers)}
+        times = {f"{way}_ms": round(medians[label, way], 3) for way in ("eager", "limit", *managers)}
         wrong = {f"{way}_error": errors[label, way] if errors[label, way] < 1e9 else None for way in managers}
         wrong["alone_error"] = alone_error(host, inputs, want[label])
         replays = replays_for(managers["ours"], inputs)

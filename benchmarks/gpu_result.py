@@ -9,6 +9,7 @@ import argparse
 import datetime
 import functools
 import gc
+import importlib.util
 import json
 import os
 import sys
@@ -44,6 +45,16 @@ def again(script: str) -> list[str]:
     if "VITCG_TINY_TREE" in os.environ:
         return [sys.executable, str(Path(__file__).with_name("tiny.py")), Path(script).name]
     return [sys.executable, script]
+
+
+def load_file(module: str, file: Path) -> Any:
+    """Import a file as the module of this name, in the place of one that was imported."""
+    found = importlib.util.spec_from_file_location(module, file)
+    assert found is not None
+    assert found.loader is not None
+    sys.modules[module] = made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
 
 
 def save(total: dict[str, Any], out: Path | None) -> None:

@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,32 @@ def capture_measured(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         "device_mb": (after[0] - before[0]) / 2**20,
         "reserved_mb": (after[1] - before[1]) / 2**20,
     }
+
+
+def in_turns(
+    actions: Mapping[Any, Callable[[], Any]],
+    turns: int,
+    warm: int,
+    after_turn: Callable[[int], object] = lambda turn: None,
+    skip: Callable[[Any, int], bool] = lambda key, turn: False,
+) -> dict[Any, float]:
+    """Medians of interleaved calls in milliseconds, in another order each turn. The first `warm` turns do not count.
+
+    The previous call decides the clock: a dense graph leaves the chip hot, the gaps of eager let it cool.
+    """
+    samples: dict[Any, list[float]] = {key: [] for key in actions}
+    order, shuffle = list(actions), random.Random(0).shuffle
+    with torch.inference_mode():
+        for turn in range(warm + turns):
+            shuffle(order)
+            for key in order:
+                if skip(key, turn):
+                    continue
+                ms = once(actions[key])
+                if turn >= warm:
+                    samples[key].append(ms)
+            after_turn(turn)
+    return {key: statistics.median(found) for key, found in samples.items()}
 
 
 @contextlib.contextmanager

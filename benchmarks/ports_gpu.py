@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
 import statistics
 import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from gpu_result import ByModel, load_file
 
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 #: Upstream's Qwen2-VL tower computes no metadata for FLASHINFER.
@@ -62,17 +63,9 @@ def generate(folder: Path, release: str, models: Iterable[str]) -> None:
 
 def load_generated(folder: Path, name: str, class_name: str) -> type:
     """The generated class, as a sibling of the release's own module so that relative imports work."""
-    module_name = f"vllm.model_executor.models.{name}_generated"
-    if module_name in sys.modules:
-        known: type = getattr(sys.modules[module_name], class_name)
-        return known
-    module_spec = importlib.util.spec_from_file_location(module_name, folder / f"{name}.py")
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_name] = module
-    module_spec.loader.exec_module(module)
-    found: type = getattr(module, class_name)
+    module = f"vllm.model_executor.models.{name}_generated"
+    loaded = sys.modules.get(module) or load_file(module, folder / f"{name}.py")
+    found: type = getattr(loaded, class_name)
     return found
 
 
@@ -163,7 +156,6 @@ def main() -> int:
     if arguments.generate:
         generate(arguments.generate, arguments.vllm, arguments.models.split(","))
         return 0
-    from gpu_result import ByModel
     from manager_gpu import load_recipes, start_vllm
 
     load_recipes()

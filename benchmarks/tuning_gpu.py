@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import statistics
 import sys
 import time
@@ -42,7 +41,7 @@ from manager_gpu import (
     capture_measured,
     error_of,
     exact_call,
-    once,
+    in_turns,
     runs_of,
     start_vllm,
 )
@@ -66,20 +65,8 @@ def subject_of(name: str) -> Subject:
 
 
 def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Medians of interleaved calls in milliseconds, in another order each round.
-
-    The previous call decides the clock: a dense graph leaves the chip hot, the gaps of eager let it cool.
-    """
-    samples: dict[str, list[float]] = {name: [] for name in actions}
-    names, shuffle = list(actions), random.Random(0).shuffle
-    with torch.inference_mode():
-        for turn in range(rounds + 3):
-            shuffle(names)
-            for name in names:
-                ms = once(actions[name])
-                if turn >= 3:
-                    samples[name].append(ms)
-    return {name: statistics.median(found) for name, found in samples.items()}
+    """Medians of interleaved calls, after three that do not count."""
+    return in_turns(actions, rounds, warm=3)
 
 
 def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
