@@ -383,30 +383,27 @@ def nothing(tower):
     return None
 
 
-def instance_forward(name):
+def on_each(name, change):
+    """Change this module of every block."""
+
     def act(tower):
         for block in tower.blocks:
-            module = block.get_submodule(name)
-            own = module.forward
-            module.forward = lambda x, own=own: 2 * own(x)
+            change(block.get_submodule(name))
 
     return act
 
 
-def hook(name):
-    def act(tower):
-        for block in tower.blocks:
-            block.get_submodule(name).register_forward_hook(lambda module, given, out: 2 * out)
-
-    return act
+def instance_forward(module):
+    own = module.forward
+    module.forward = lambda x: 2 * own(x)
 
 
-def pre_hook(name):
-    def act(tower):
-        for block in tower.blocks:
-            block.get_submodule(name).register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+def hook(module):
+    module.register_forward_hook(lambda module, given, out: 2 * out)
 
-    return act
+
+def pre_hook(module):
+    module.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
 
 
 def global_hook(tower):
@@ -428,10 +425,11 @@ def other_norms(tower):
 
 
 ACTS = {
-    **{f"a forward on the instance of {name}": instance_forward(name)
+    **{f"a forward on the instance of {name}": on_each(name, instance_forward)
        for name in ("norm1", "norm2", "attn", "mlp", "mlp.act", "mlp.up")},
-    **{f"a hook on {name}": hook(name) for name in ("norm1", "norm2", "attn", "mlp", "mlp.act", "mlp.up", "mlp.down")},
-    **{f"a hook before {name}": pre_hook(name) for name in ("norm1", "norm2", "mlp.act", "mlp.up")},
+    **{f"a hook on {name}": on_each(name, hook)
+       for name in ("norm1", "norm2", "attn", "mlp", "mlp.act", "mlp.up", "mlp.down")},
+    **{f"a hook before {name}": on_each(name, pre_hook) for name in ("norm1", "norm2", "mlp.act", "mlp.up")},
     "a hook on all modules": global_hook,
     "a hook before all modules": global_pre_hook,
     "other norms": other_norms,

@@ -9,6 +9,7 @@ others were left alone, what became of new weights, and whether taking FP8 back 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import print_checks
 from reloading import INNER, shrink
-from run_tunings import build, map_floats, same, state
+from run_tunings import build, inputs_of, map_floats, recipe_with, same, state
 
 
 def main() -> int:
@@ -36,16 +37,10 @@ def check(name):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.tuning import DEFAULT, NAMES, TuningChoice, fp8, largest_error, tune
     from scaffold.runtime.tuning.fp8 import Fp8Method
-    from scaffold.verify.numeric.recipes.found import load_recipe
 
-    recipe = load_recipe(name)
-    config = recipe.model_config()
-    deepen(name, config.vision_config)
-    recipe.model_config = lambda: config
-    case = recipe.sessions()[0].cases[2]
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    recipe = recipe_with(name, partial(deepen, name))
     dtype = torch.bfloat16
-    inputs = map_floats(inputs, lambda value: value.to(dtype))
+    inputs = map_floats(inputs_of(recipe), lambda value: value.to(dtype))
 
     def run(host):  # type: ignore[no-untyped-def]
         return [t.clone() for t in host.embed_multimodal(**inputs)]

@@ -13,6 +13,7 @@ import copy
 import json
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -81,29 +82,18 @@ def main() -> int:
 
 
 def check(name, kind):  # type: ignore[no-untyped-def]
-    from run_tunings import map_floats, same, shrink, state
+    from run_tunings import inputs_of, map_floats, recipe_with, same, shrink, state
 
     from scaffold.runtime.tuning import NAMES, TuningChoice, attention, largest_error, moved, tune
-    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 4
-    recipe = load_recipe(name)
-    config = recipe.model_config()
-    if kind == "int4":  # its kernel takes multiples of 32 only
-        if name == "qwen2_vl":
-            config.vision_config.mlp_ratio = 3
-        else:
-            config.vision_config.intermediate_size = 96
-    else:
-        shrink(config.vision_config)
-    recipe.model_config = lambda: config
+    # The kernel of int4 takes multiples of 32 only.
+    recipe = recipe_with(name, partial(shrink, inner=96) if kind == "int4" else shrink)
     host = build(recipe, kind)
     if kind == "lora":
         wrap(host)
-    case = recipe.sessions()[0].cases[2]
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
     dtype = torch.get_default_dtype()
-    inputs = map_floats(inputs, lambda value: value.to(dtype))
+    inputs = map_floats(inputs_of(recipe), lambda value: value.to(dtype))
     near = map_floats(inputs, lambda value: moved(value, torch.finfo(value.dtype).eps))
     if kind == "lora":
         plain = [t.clone() for t in host.embed_multimodal(**inputs)]

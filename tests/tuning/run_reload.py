@@ -22,8 +22,8 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from release_process import print_checks, recorded
-from reloading import kept_buffers, load_parts, shrink
-from run_tunings import configured
+from reloading import kept_buffers, load_parts
+from run_tunings import configured, inputs_of, recipe_with
 
 
 def main() -> int:
@@ -48,13 +48,9 @@ def check(name):  # type: ignore[no-untyped-def]
 
     from scaffold.runtime.tuning import attention, largest_error, mlp
     from scaffold.verify.numeric.recipes.base import configure
-    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 4  # as in `run_tunings`
-    recipe = load_recipe(name)
-    sizes = recipe.model_config()
-    shrink(sizes.vision_config)
-    recipe.model_config = lambda: sizes
+    recipe = recipe_with(name)
     plain = configured(recipe, torch.float32)[0]
     host, config = configured(recipe, torch.float32)
     session = recipe.sessions()[0]
@@ -70,8 +66,7 @@ def check(name):  # type: ignore[no-untyped-def]
     with warned() as warnings:
         manager = manager_of(host, config)
     found |= served(manager, plain, recipe, session) | {"warnings": warnings}
-    case = session.cases[2]
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    inputs = inputs_of(recipe)
     places = {n: p.data_ptr() for n, p in host.named_parameters()}
     shapes = {n: p.shape for n, p in plain.named_parameters()}
     before = [t.clone() for t in manager.execute(dict(inputs))]

@@ -52,16 +52,13 @@ def worker(size: int, names: list[str]) -> int:
 
 def check(name, mode, rank):  # type: ignore[no-untyped-def]
     import torch
-    from run_tunings import map_floats, same, shrink, state
+    from run_tunings import inputs_of, map_floats, recipe_with, same, state
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
     from scaffold.verify.numeric.recipes import base
-    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 2
-    recipe = load_recipe(name)
-    config = recipe.model_config()
-    shrink(config.vision_config)
+    recipe = recipe_with(name)
     original = base.engine_config
 
     def configured(*arguments):  # type: ignore[no-untyped-def]
@@ -69,14 +66,13 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
         made.model_config.multimodal_config.mm_encoder_tp_mode = mode
         return made
 
-    recipe.model_config, base.engine_config = lambda: config, configured
+    base.engine_config = configured
     try:
         host, other = (build(recipe, rank) for _ in range(2))
     finally:
         del recipe.model_config
         base.engine_config = original
-    case = recipe.sessions()[0].cases[2]
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    inputs = inputs_of(recipe)
     want = [t.clone() for t in host.embed_multimodal(**inputs)]
     before = state(host)
 

@@ -51,19 +51,33 @@ def map_floats(inputs, change):  # type: ignore[no-untyped-def]
     }
 
 
+def recipe_with(name, change=shrink):  # type: ignore[no-untyped-def]
+    """The recipe of a model whose tower has other sizes: those that a tuning widens, unless told otherwise."""
+    from scaffold.verify.numeric.recipes.found import load_recipe
+
+    recipe = load_recipe(name)
+    config = recipe.model_config()
+    change(config.vision_config)
+    recipe.model_config = lambda: config
+    return recipe
+
+
+def inputs_of(recipe):  # type: ignore[no-untyped-def]
+    """One call."""
+    import torch
+
+    case = recipe.sessions()[0].cases[2]
+    return recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+
+
 def check(name):  # type: ignore[no-untyped-def]
     import torch
 
     from scaffold.runtime.tuning import NAMES, attention
-    from scaffold.verify.numeric.recipes.found import load_recipe
 
     attention.processors = lambda device: 4  # one tile of these towers does not fill them, two do
-    recipe = load_recipe(name)
-    config = recipe.model_config()
-    shrink(config.vision_config)
-    recipe.model_config = lambda: config
-    case = recipe.sessions()[0].cases[2]
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
+    recipe = recipe_with(name)
+    inputs = inputs_of(recipe)
     found = {}
     for dtype in (torch.float32, torch.float64):
         host = build(recipe, dtype)

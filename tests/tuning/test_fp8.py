@@ -1,17 +1,12 @@
 """FP8 in the tower: its arithmetic, and the real vision classes of the newest release with it."""
 
-from functools import lru_cache
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-from release_process import last_line, run_script
+from test_tunings import FIVE, found_by
 
 from scaffold.runtime.tuning import kernels
 from scaffold.runtime.tuning.fp8 import LARGEST_ERROR
-
-FIVE = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 
 
 @pytest.fixture
@@ -68,16 +63,9 @@ def test_a_norm_brings_its_rows_in_fp8_and_a_view_of_them_does_not(noise):
     assert not hasattr(kernels.norm(x, None, None, 1e-6, "rms"), "_vitcg_fp8")
 
 
-@lru_cache(maxsize=1)
-def run_of(tree):
-    return run_script(Path(__file__).with_name("run_fp8.py"), tree, *FIVE)
-
-
 @pytest.fixture
 def found(request, release_tree):
-    done = run_of(release_tree("0.33.0").root)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return last_line(done)[request.param]
+    return found_by("run_fp8.py", release_tree("0.33.0").root, *FIVE)[request.param]
 
 
 every_model = pytest.mark.parametrize("found", FIVE, indirect=True)

@@ -1,9 +1,7 @@
 """Tunings on towers that none was written for: real classes of the newest release, built by the automatic recipe."""
 
-from pathlib import Path
-
 import pytest
-from release_process import last_line, run_script
+from test_tunings import found_by
 
 #: Each has a block of another form: keywords, positional arguments, a tuple of positions, a fused norm, sums in place.
 MODELS = {
@@ -22,9 +20,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 @pytest.mark.parametrize("model", MODELS)
 def test_a_tower_that_nobody_has_seen_computes_the_same_when_it_is_tuned(release_tree, model):
     # What the automatic recipe adds to vLLM for one model may not suit the next, so each has a process.
-    done = run_script(Path(__file__).with_name("run_others.py"), release_tree("0.33.0").root, *model.split(":"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = last_line(done)
+    found = found_by("run_others.py", release_tree("0.33.0").root, *model.split(":"))
     assert found["error"] <= max(2e-6, 1.5 * found["rounding"])
     assert found["spread"] > 1e-3
     assert found["restored"]

@@ -1,11 +1,7 @@
 """Managers that tune their towers: what they serve, and weights that change under them by each release's reload."""
 
-from functools import lru_cache
-from pathlib import Path
-
 import pytest
-from release_process import last_line, run_script
-from test_tunings import EXPECTED, FIVE, RELEASES
+from test_tunings import EXPECTED, FIVE, RELEASES, found_by
 
 FORMATS = ("checkpoint", "kernel", "loaders", "discarded", "shards", "checkpoint again")
 
@@ -15,16 +11,9 @@ WRONG_BEFORE = {("step3_vl", "0.23.0"), ("step3_vl", "0.24.0")}
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 
-@lru_cache(maxsize=8)
-def run_of(tree):
-    return run_script(Path(__file__).with_name("run_reload.py"), tree, *FIVE)
-
-
 @pytest.fixture
 def report(request, release_tree):
-    done = run_of(release_tree(request.param).root)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return request.param, last_line(done)
+    return request.param, found_by("run_reload.py", release_tree(request.param).root, *FIVE)
 
 
 every_release = pytest.mark.parametrize("report", RELEASES, indirect=True)

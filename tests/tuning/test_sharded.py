@@ -1,11 +1,9 @@
 """Tunings on towers that two ranks share: shards are tuned right or left alone, replicated towers are tuned."""
 
 import json
-from pathlib import Path
 
 import pytest
-from release_process import run_script
-from test_tunings import EXPECTED, FIVE
+from test_tunings import EXPECTED, FIVE, run_of
 
 #: What is left alone on shards: Qwen2-VL gathers and splits between its product and the rotation.
 LEFT = {"qwen2_vl": {"inplace-rotary": ["it is a tensor-parallel shard"]}}
@@ -18,7 +16,7 @@ RELEASES = [pytest.param("0.23.0", marks=pytest.mark.slow), pytest.param("0.27.0
 
 @pytest.fixture(scope="module", params=RELEASES)
 def report(request, release_tree):
-    done = run_script(Path(__file__).with_name("run_sharded.py"), release_tree(request.param).root, "2", *FIVE)
+    done = run_of("run_sharded.py", release_tree(request.param).root, "2", *FIVE)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert sorted(found["rank"] for found in ranks) == [0, 1]

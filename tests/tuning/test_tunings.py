@@ -31,15 +31,21 @@ RMS_BOUND = 1e-6
 
 
 @lru_cache(maxsize=8)
-def run_of(tree):
-    return run_script(Path(__file__).with_name("run_tunings.py"), tree, *FIVE)
+def run_of(script, tree, *arguments):
+    """A script of this folder, run once for all of its tests."""
+    return run_script(Path(__file__).with_name(script), tree, *arguments)
+
+
+def found_by(script, tree, *arguments):
+    """What a script printed last."""
+    done = run_of(script, tree, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return last_line(done)
 
 
 @pytest.fixture
 def report(request, release_tree):
-    done = run_of(release_tree(request.param).root)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return last_line(done)
+    return found_by("run_tunings.py", release_tree(request.param).root, *FIVE)
 
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
