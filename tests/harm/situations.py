@@ -275,54 +275,34 @@ def load_class(architecture: str, own: type[Any]) -> type[Any]:
 # -- models
 
 
-@situation("graphs asked for", free=SERVED, must_serve="ours")
-def as_it_is(server: Server) -> Facts:
+def started(server: Server, runner: str = "V1", **changes: Any) -> Facts:
+    """As vLLM starts a server. `changes` are of the attributes of `Server`."""
+    vars(server).update(changes)
     server.load()
-    server.make_manager()
+    server.make_manager(runner)
     return server.facts()
 
 
-@situation("graphs asked for, V2 runner", models="some", free=SERVED, must_serve="ours", since=(0, 28))
-def as_it_is_in_v2(server: Server) -> Facts:
-    server.load()
-    server.make_manager("V2")
-    return server.facts()
-
-
-situation("VITCG_DISABLE=1", models="some", control=("VITCG_DISABLE", "1"))(as_it_is)
-situation("VITCG_MODELS=another_model", models="some", control=("VITCG_MODELS", "another_model"))(as_it_is)
-
-
-@situation("graphs not asked for", models="some")
-def graphs_off(server: Server) -> Facts:
-    server.graphs = False
-    server.load()
-    server.make_manager()
-    return server.facts()
-
-
-@situation("--enforce-eager, V2 runner", models="some", since=(0, 28))
-def enforce_eager(server: Server) -> Facts:
-    server.eager = True
-    server.load()
-    server.make_manager("V2")
-    return server.facts()
+situation("graphs asked for", free=SERVED, must_serve="ours")(started)
+situation("graphs asked for, V2 runner", models="some", free=SERVED, must_serve="ours", since=(0, 28))(
+    functools.partial(started, runner="V2")
+)
+situation("VITCG_DISABLE=1", models="some", control=("VITCG_DISABLE", "1"))(started)
+situation("VITCG_MODELS=another_model", models="some", control=("VITCG_MODELS", "another_model"))(started)
+situation("graphs not asked for", models="some")(functools.partial(started, graphs=False))
+situation("--enforce-eager, V2 runner", models="some", since=(0, 28))(
+    functools.partial(started, runner="V2", eager=True)
+)
 
 
 @situation("tower left out, graphs off (limit 0, --language-model-only)", models="some")
 def tower_left_out(server: Server) -> Facts:
-    server.state, server.graphs = LEFT_OUT, False
-    server.load()
-    server.make_manager()
-    return {**server.facts(), "missing": missing_layers(server.model)}
+    return {**started(server, state=LEFT_OUT, graphs=False), "missing": missing_layers(server.model)}
 
 
 @situation("tower left out, graphs asked for", free=SERVED, refusal="but the image limit is 0")
 def tower_left_out_with_graphs(server: Server) -> Facts:
-    server.state = LEFT_OUT
-    server.load()
-    server.make_manager()
-    kind = server.facts()["class"]
+    kind = started(server, state=LEFT_OUT)["class"]
     if origin(server.manager) == "ours":
         server.manager.capture(graph_pool=None)
         # Some models of vLLM (DeepSeek-V4) have their tower whatever the limits are.
@@ -361,9 +341,7 @@ class Other:
 
 def served_with(server: Server, other: Other) -> Facts:
     """As the server starts and answers one request: with vLLM's own graphs nobody counts."""
-    server.load()
-    server.make_manager()
-    facts = server.facts()
+    facts = started(server)
     if facts["manager"] == "vllm":
         return facts
     if facts["manager"] == "ours":
@@ -548,10 +526,7 @@ def later_stage(server: Server) -> Facts:
 
 @situation("encoder-only instance", models="some", free=SERVED, must_serve="ours")
 def encoder_only(server: Server) -> Facts:
-    server.state = ENCODER_ONLY
-    server.load()
-    server.make_manager()
-    return {**server.facts(), "missing": missing_layers(server.model)}
+    return {**started(server, state=ENCODER_ONLY), "missing": missing_layers(server.model)}
 
 
 @situation("encoder-only instance, whose runner captures nothing", models="none", since=(0, 29), until=(0, 30))
@@ -687,14 +662,10 @@ def reloaded(server: Server, change: Callable[[Server], None]) -> Facts:
     return {**facts, "moved": moved, "on meta": on_meta}
 
 
-@situation("weights reloaded, checkpoint format", models="some", free=SERVED, must_serve="ours")
-def reloaded_from_checkpoint(server: Server) -> Facts:
-    return reloaded(server, functools.partial(reload, is_checkpoint_format=True))
-
-
-@situation("weights reloaded, kernel format", models="some", free=SERVED, must_serve="ours")
-def reloaded_in_kernel_format(server: Server) -> Facts:
-    return reloaded(server, functools.partial(reload, is_checkpoint_format=False))
+for _format, _is_checkpoint in {"checkpoint": True, "kernel": False}.items():
+    situation(f"weights reloaded, {_format} format", models="some", free=SERVED, must_serve="ours")(
+        functools.partial(reloaded, change=functools.partial(reload, is_checkpoint_format=_is_checkpoint))
+    )
 
 
 @situation("sleep: weights discarded and reloaded (level 2)", models="some", free=SERVED, must_serve="ours")
