@@ -46,6 +46,11 @@ def make_manager(
     return manager
 
 
+def budgets(manager: EncoderGraphManager) -> list[int]:
+    """Of the captured graphs."""
+    return sorted(key.budget for key in manager.graphs)
+
+
 def assert_equals_eager(manager: EncoderGraphManager, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Every item as the model's own eager embedding gives it, in order."""
     outputs = manager.execute(inputs)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, sys.argv[2])
 
-from release_process import are_close, prepare_release
+from release_process import are_close, prepare_release, vllm_on_cpu
 
 
 def main() -> int:
@@ -35,19 +34,9 @@ def main() -> int:
     import torch
 
     from scaffold.verify.numeric.attention import set_tail
-    from scaffold.verify.numeric.cpu_imports import patch_vllm, start_distributed
 
-    patch_vllm()
-    set_tail("fa3")
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-    current = VllmConfig(device_config=DeviceConfig(device="cpu"))
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        set_current_vllm_config(current),
-        torch.inference_mode(),
-    ):
-        start_distributed(Path(scratch))
+    with vllm_on_cpu(), torch.inference_mode():
+        set_tail("fa3")
         report = check()
     print(json.dumps(report))
     return 1 if report["wrong"] else 0

@@ -127,50 +127,58 @@ def check(recipe, adapter, report):  # type: ignore[no-untyped-def]
         for reason, count in stats.reasons.items():
             totals["reasons"][reason] = totals["reasons"].get(reason, 0) + count
         if adapter is None and kept:
-            _run_without_graphs(recipe, host, manager, kept[0][0], report)
+            _run_without_graphs(recipe, manager, kept[0][0], report)
         manager.clear()
         del manager, kept
     if isinstance(recipe, PackedGrid) and recipe.modalities[0] == "image":
         make = lambda: OnCpu(config, DEVICE, torch.float32, host)  # noqa: E731
-        totals["icons"] = _serve_icons(recipe, host, config, make, report)
+        totals["icons"] = _serve_icons(recipe, config, make, report)
         totals["updates"] = _update_weights(recipe, host, config, make, report)
         if "video" in recipe.modalities:
-            totals["sequences"] = _count_sequences(recipe, host, config, make, report)
+            totals["sequences"] = _count_sequences(recipe, config, make, report)
         if hasattr(host, "is_multimodal_pruning_enabled"):
             totals["closed"] = _close_gate(recipe, host, config, make)
     report["wrong"] += map(str, lab.hazards())
     return totals
 
 
-def _run_without_graphs(recipe, host, manager, case, report):  # type: ignore[no-untyped-def]
-    """No graph is left: each batch runs eager, also where a port has no eager forward (DeepSeek-VL2's of 0.33)."""
+def _start(recipe, config, make, name, frames=0, context=256):  # type: ignore[no-untyped-def]
+    """A manager of this session with its graphs, and how many it had announced."""
+    from scaffold.verify.numeric.recipes.base import Session, configure
+
+    configure(config, Session(name, (), 8, frames, ()), recipe.modalities, context=context)
+    manager = make()
+    announced = manager.get_num_graphs_to_capture()
+    manager.capture((0, 0))
+    return manager, announced
+
+
+def _serve(name, manager, recipe, modality, items, seed, report):  # type: ignore[no-untyped-def]
+    """Compare one call with the model's own eager answer."""
     import torch
 
+    inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(seed))
+    want = [t.clone() for t in manager.model.embed_multimodal(**inputs)]
+    _compare(name, manager.execute(dict(inputs)), want, report)
+
+
+def _run_without_graphs(recipe, manager, case, report):  # type: ignore[no-untyped-def]
+    """No graph is left: each batch runs eager, also where a port has no eager forward (DeepSeek-VL2's of 0.33)."""
     for key in [*manager.core.graphs]:
         if key in manager.core.graphs:
             manager.core.drop(key, "the test drops it")
-    inputs = recipe.make_inputs(case.modality, case.items, torch.Generator().manual_seed(0))
-    want = [t.clone() for t in host.embed_multimodal(**inputs)]
     replayed = manager.stats.hits
-    _compare(f"{case.name} without graphs", manager.execute(dict(inputs)), want, report)
+    _serve(f"{case.name} without graphs", manager, recipe, case.modality, case.items, 0, report)
     if manager.stats.hits > replayed:
         report["wrong"].append(f"{case.name} without graphs: it replayed one")
 
 
-def _serve_icons(recipe, host, config, make, report):  # type: ignore[no-untyped-def]
+def _serve_icons(recipe, config, make, report):  # type: ignore[no-untyped-def]
     """Icons below the model's smallest budget, as a server has them: the budgets of the graphs that replayed them."""
-    import torch
-
-    from scaffold.verify.numeric.recipes.base import Session, configure
-
-    configure(config, Session("icons", (), 8, 0, ()), recipe.modalities, context=128)
-    manager = make()
-    manager.capture((0, 0))
+    manager, _ = _start(recipe, config, make, "icons", context=128)
     smallest = manager.token_budgets[0]
     for number, items in enumerate([((1, 4, 4),), ((1, 4, 4), (1, 4, 6))] * 3):
-        inputs = recipe.make_inputs("image", items, torch.Generator().manual_seed(number))
-        want = [t.clone() for t in host.embed_multimodal(**inputs)]
-        _compare(f"icons {items}", manager.execute(dict(inputs)), want, report)
+        _serve(f"icons {items}", manager, recipe, "image", items, number, report)
         if number == 3:
             manager.capture_when_idle()
     return sorted(key.budget for key, stats in manager.stats.keys.items() if key.budget < smallest and stats.replays)
@@ -181,8 +189,6 @@ def _update_weights(recipe, host, config, make, report):  # type: ignore[no-unty
     import torch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.gpu_worker import Worker
-
-    from scaffold.verify.numeric.recipes.base import Session, configure
 
     ends: dict[str, Callable[[], None]] = {
         "load_weights": lambda: host.load_weights(iter(())),
@@ -195,42 +201,29 @@ def _update_weights(recipe, host, config, make, report):  # type: ignore[no-unty
         ends["update_weights"] = lambda: Worker.update_weights(worker, {})
     if hasattr(Worker, "finish_weight_update"):
         ends["finish_weight_update"] = lambda: Worker.finish_weight_update(worker)
-    configure(config, Session("updates", (), 8, 0, ()), recipe.modalities, context=256)
-    manager = make()
-    manager.capture((0, 0))
-    inputs = recipe.make_inputs("image", ((1, 4, 6), (1, 6, 4)), torch.Generator().manual_seed(0))
+    manager, _ = _start(recipe, config, make, "updates")
+    call = (manager, recipe, "image", ((1, 4, 6), (1, 6, 4)), 0, report)
     for name, end in ends.items():
         for number in range(2):
-            want = [t.clone() for t in host.embed_multimodal(**inputs)]
-            _compare(f"call {number} before {name}", manager.execute(dict(inputs)), want, report)
+            _serve(f"call {number} before {name}", *call)
         for index, parameter in enumerate(host.parameters()):
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
             parameter.data.add_(noise, alpha=0.05)
         with patch("torch.accelerator.synchronize"):
             end()
-        want = [t.clone() for t in host.embed_multimodal(**inputs)]
-        _compare(f"after {name}", manager.execute(dict(inputs)), want, report)
+        _serve(f"after {name}", *call)
     assert manager.stats.misses == 0
     return sorted(ends)
 
 
-def _count_sequences(recipe, host, config, make, report):  # type: ignore[no-untyped-def]
+def _count_sequences(recipe, config, make, report):  # type: ignore[no-untyped-def]
     """A server that allows videos: by room, the sequences of the graph of 256 tokens, and all items replayed there."""
-    import torch
-
-    from scaffold.verify.numeric.recipes.base import Session, configure
-
-    configure(config, Session("videos allowed", (), 8, 64, ()), recipe.modalities, context=256)
-    manager = make()
-    announced = manager.get_num_graphs_to_capture()
-    manager.capture((0, 0))
+    manager, announced = _start(recipe, config, make, "videos allowed", frames=64)
     captured = manager.core.report
     if announced != len(captured.captured) + len(captured.shared):
         report["wrong"].append(f"{announced} graphs announced: {captured.captured}, shared: {captured.shared}")
     for modality, items in (("video", ((8, 4, 4),)), ("image", ((1, 12, 16), (1, 4, 6))), ("video", ((2, 4, 6),))):
-        inputs = recipe.make_inputs(modality, items, torch.Generator().manual_seed(0))
-        want = [t.clone() for t in host.embed_multimodal(**inputs)]
-        _compare(f"{modality}s with videos allowed", manager.execute(dict(inputs)), want, report)
+        _serve(f"{modality}s with videos allowed", manager, recipe, modality, items, 0, report)
     found = {}
     for key, captured in manager.core.graphs.items():
         room = str(key.axes[-1])
@@ -243,13 +236,8 @@ def _count_sequences(recipe, host, config, make, report):  # type: ignore[no-unt
 
 def _close_gate(recipe, host, config, make):  # type: ignore[no-untyped-def]
     """With pruning: graphs announced, graphs captured, whether images are served, and whether `capture` ended."""
-    from scaffold.verify.numeric.recipes.base import Session, configure
-
-    configure(config, Session("pruning", (), 8, 0, ()), recipe.modalities, context=256)
     with patch.object(host, "is_multimodal_pruning_enabled", True):
-        manager = make()
-        announced = manager.get_num_graphs_to_capture()
-        manager.capture((0, 0))
+        manager, announced = _start(recipe, config, make, "pruning")
     return [announced, len(manager.core.graphs), manager.supports_modality("image"), manager.is_captured()]
 
 

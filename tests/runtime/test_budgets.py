@@ -53,16 +53,14 @@ def test_octave_ladder_by_example():
     assert octave_ladder(6, 40, 4) == [6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
 
 
-@pytest.mark.parametrize("arguments", [(0, 8), (9, 8), (1, 8, 0)])
-def test_octaves_that_make_no_sense_are_refused(arguments):
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [*((make, ends) for make in (octave_ladder, geometric_ladder) for ends in ((0, 8), (9, 8))),
+     (octave_ladder, (1, 8, 0)), (geometric_ladder, (1, 8, 1.0))],
+)  # fmt: skip
+def test_a_ladder_that_makes_no_sense_is_refused(make, arguments):
     with pytest.raises(ValueError, match="ladder"):
-        octave_ladder(*arguments)
-
-
-@pytest.mark.parametrize("arguments", [(0, 8), (9, 8), (1, 8, 1.0)])
-def test_a_ladder_that_makes_no_sense_is_refused(arguments):
-    with pytest.raises(ValueError, match="ladder"):
-        geometric_ladder(*arguments)
+        make(*arguments)
 
 
 @pytest.mark.parametrize(

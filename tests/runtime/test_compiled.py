@@ -7,9 +7,9 @@ import threading
 
 import pytest
 import torch
+from helpers import make_manager
 from towers import PackedTower
 
-from scaffold.runtime import EncoderGraphManager, Limits, Options
 from scaffold.runtime.compiled import Launches, variants_of
 
 triton = pytest.importorskip("triton")
@@ -77,11 +77,7 @@ def test_a_capture_compiles_them_in_a_thread_beside_it(make_kernel):
 
     original = kernel.warmup
     kernel.warmup = lambda *args, **named: names.append(threading.current_thread().name) or original(*args, **named)
-    manager = EncoderGraphManager(
-        Tower(), torch.device("cpu"), torch.float32, ladders={"default": [8, 16]}, limits=Limits(4),
-        options=Options(calibration_ms=0),
-    )  # fmt: skip
-    manager.capture()
+    make_manager(Tower(), [8, 16])
     assert compiled(kernel) == 4
     assert set(names) == {"compile-kernels"}
 

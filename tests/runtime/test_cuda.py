@@ -5,24 +5,18 @@ import random
 
 import pytest
 import torch
-from helpers import assert_equals_eager
+from helpers import assert_equals_eager, make_manager
 from towers import PackedTower
 
-from scaffold.runtime import EncoderGraphManager, GraphKey, Limits, Options, capture, check_graphs
+from scaffold.runtime import CudaGraphBackend, GraphKey, capture, check_graphs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CUDA = torch.device("cuda")
 
 
-def make(tower, ladder=(8, 16, 32, 64), **options):
-    options.setdefault("calibration_ms", 0)
-    options.setdefault("start_steps", None)
-    options.setdefault("trials", 0)
-    manager = EncoderGraphManager(
-        tower, CUDA, torch.float32, ladders={"default": list(ladder)}, limits=Limits(4), options=Options(**options)
-    )
-    manager.capture()
-    assert manager.report.failed == {}
+def make(tower, ladder=(8, 16, 32, 64), failed=(), **options):
+    manager = make_manager(tower, ladder, backend=CudaGraphBackend(CUDA), device=CUDA, **options)
+    assert list(manager.report.failed) == list(failed)
     return manager
 
 
@@ -63,16 +57,7 @@ def test_a_failing_capture_leaves_the_others_usable():
             return super().forward(values, path)
 
     tower = Hazard(device=CUDA)
-    manager = EncoderGraphManager(
-        tower,
-        CUDA,
-        torch.float32,
-        ladders={"default": [8, 16, 32]},
-        limits=Limits(4),
-        options=Options(calibration_ms=0),
-    )
-    manager.capture()
-    assert list(manager.report.failed) == [GraphKey("default", 16)]
+    manager = make(tower, [8, 16, 32], failed=[GraphKey("default", 16)])
     for seed, n in enumerate((5, 12, 30, 7, 15)):
         assert_equals_eager(manager, tower.call([(1, 1, n)], seed))
     assert manager.stats.hits == 5  # sizes of the failed budget took the next one

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from helpers import assert_equals_eager, make_manager
+from helpers import assert_equals_eager, budgets, make_manager
 from towers import PackedTower, TileTower
 
 from scaffold.runtime import GraphKey, RecordingBackend, Trace
@@ -22,10 +22,6 @@ class Hungry(RecordingBackend):
 
     def peak_of(self, forward):
         return self.peaks.pop(0)
-
-
-def budgets(manager):
-    return sorted(key.budget for key in manager.graphs)
 
 
 def test_memory_cap_drops_the_largest_budgets_and_says_so():

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from helpers import assert_equals_eager, make_manager
+from helpers import assert_equals_eager, budgets, make_manager
 from towers import PackedTower, TileTower
 
 from scaffold.runtime.backend import fit_block
@@ -38,10 +38,6 @@ class Device(RecordingBackend):
 
     def trim(self):
         self.trims += 1
-
-
-def budgets(manager):
-    return sorted(key.budget for key in manager.graphs)
 
 
 def started(backend, **options):

@@ -180,13 +180,6 @@ def test_what_cannot_be_captured_is_named(forward, message):
     assert message in why
 
 
-def test_a_transient_failure_is_tried_again_after_a_warm_up():
-    backend = RecordingBackend()
-    backend.fail = lambda number: number == 1
-    manager = make_manager(PackedTower(), [8], backend=backend)
-    assert list(manager.graphs) == [GraphKey("default", 8)]
-
-
 def test_stale_pixels_of_a_larger_call_are_cleared():
     tower = PackedTower()
     manager = make_manager(tower, [8, 32])

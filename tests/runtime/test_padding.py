@@ -82,13 +82,8 @@ def zero_tail(target, source, context):
     padding.pad_rows(target, source, context)
 
 
-def one_section(target, source, context):
-    """Both sections as one array."""
-    padding.pad_cumulative(target, source, PadContext())
-
-
 def repeat_last(target, source, context):
-    """No sequence covers the padded rows."""
+    """No sequence covers the padded rows. Two sections become one array."""
     padding.pad_cumulative(target, source, PadContext())
 
 
@@ -108,7 +103,7 @@ MUTANTS = [
     (BufferKind.CUMULATIVE, ignore_the_bound),
     (BufferKind.TWO_SECTION, copy_only),
     (BufferKind.TWO_SECTION, zero_tail),
-    (BufferKind.TWO_SECTION, one_section),
+    (BufferKind.TWO_SECTION, repeat_last),
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from both_encoders import MODEL, descriptors, write_adapters
 from changed_ports import text_of
+from helpers import link_tree
 from release_process import last_line, run_script
 
 from scaffold.adapters.outputs import Source, render_outputs
@@ -152,16 +153,8 @@ def run_both(source: SourceTree, folder: Path, mode: str, *, ported: bool) -> An
         files[name].write_text(text_of(document), "utf-8")
     tree, generated = source.root, folder / "generated"
     if ported:
-        tree = folder / "tree"
-        for path in source.root.glob("vllm/**/*"):
-            if path.is_file():
-                link = tree / path.relative_to(source.root)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path)
-        for change in prepare_port(load_descriptor(files["seen"]), source).package:
-            (tree / change.path).unlink(missing_ok=True)
-            (tree / change.path).write_bytes(change.after or b"")
-        del files["seen"]
+        ported_files = prepare_port(load_descriptor(files.pop("seen")), source).package
+        tree = link_tree(source.root, folder / "tree", ported_files)
     write_adapters(generated, list(files.values()))
     script = Path(__file__).with_name("run_both.py")
     return last_line(run_script(script, tree, str(generated), str(folder / "sound.yaml"), mode))
