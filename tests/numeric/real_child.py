@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from release_process import recorded, vllm_on_cpu
 
 from scaffold.verify.numeric import cpu_imports, real
 from scaffold.verify.numeric.child import Events, Stages
@@ -30,17 +33,7 @@ class Cpu(real.Machine):
         return {name: run for name, run in super().runs().items() if name == "our manager"}
 
     def our_manager(self) -> Any:
-        import torch
-
-        from scaffold.runtime.recording import RecordingBackend
-
-        class OnCpu(super().our_manager()):  # type: ignore[misc]
-            def _make_backend(self) -> Any:
-                backend = RecordingBackend(bodies=cpu_imports.PYTHON_OPERATORS)
-                torch.cuda.is_current_stream_capturing = lambda: backend.is_capturing
-                return backend
-
-        return OnCpu
+        return recorded(super().our_manager())
 
     def captured(self, manager: Any) -> Any:
         manager.capture((0, 0))
@@ -48,13 +41,7 @@ class Cpu(real.Machine):
 
 
 def serve(request: dict[str, Any], events: Events, stages: Stages) -> None:
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))),
-    ):
-        cpu_imports.start_distributed(Path(scratch))
+    with vllm_on_cpu():
         real.run_request(Cpu(), request, events, stages)
 
 

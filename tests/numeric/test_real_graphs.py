@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
+from test_recipe_files import MINE
 
 from scaffold.cli import main
 from scaffold.protocol import Target, TargetKind
@@ -40,18 +41,6 @@ import measured_graphs
 
 MODEL = "vllm/model_executor/models/a.py"
 MANAGER = ("vllm/v1/worker/encoder_cudagraph.py", "vllm/v1/worker/encoder_cudagraph_defs.py")
-#: The first session of InternVL, which has images and videos, small and large ones.
-SHORT = """
-from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
-
-
-class Short(type(SHIPPED)):
-    def sessions(self):
-        return super().sessions()[:1]
-
-
-RECIPE = Short()
-"""
 
 
 def make_tree(root: Path) -> Path:
@@ -120,7 +109,7 @@ def test_this_machine_is_asked_without_importing_torch() -> None:
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("recipe") / "short.py"
-    file.write_text(SHORT)
+    file.write_text(MINE)
     return str(file)
 
 

@@ -16,6 +16,7 @@ from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numeri
 from scaffold.verify.numeric.recipes import AUTOMATIC, KNOWN, is_recipe, recipe_of
 from scaffold.workflow import choose_recipe, load_port, prove_numerics
 
+#: The first session of InternVL, which has images and videos, small and large ones.
 MINE = """
 from scaffold.verify.numeric.recipes.internvl import RECIPE as SHIPPED
 

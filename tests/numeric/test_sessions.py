@@ -9,6 +9,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the `cpu` extra")
 
 
+def empty_config():
+    """Of an engine."""
+    model = SimpleNamespace(multimodal_config=SimpleNamespace(limits={}))
+    return SimpleNamespace(compilation_config=SimpleNamespace(), model_config=model, scheduler_config=SimpleNamespace())
+
+
 def test_a_manager_finds_nothing_that_an_earlier_one_left():
     """Ports for 0.20 to 0.22 keep captured offsets on the model, by budget: those of another session are not its."""
     from scaffold.verify.numeric.session import Bench
@@ -54,11 +60,7 @@ def test_only_budgets_are_a_matter_of_budgets(name):
     session = Session("one", (64,), 1, None, (Case("an item", "image", ((8, 8),)),))
     recipe = SimpleNamespace(min_budget=64, sessions=lambda: (session,), make_inputs=lambda *given: {})
     lab = SimpleNamespace(where_raised=lambda error: "manager.py:1")
-    limited = SimpleNamespace(multimodal_config=SimpleNamespace(limits={}))
-    config = SimpleNamespace(
-        compilation_config=SimpleNamespace(), model_config=limited, scheduler_config=SimpleNamespace()
-    )
-    bench = Bench(lab, host, config, recipe, ("image",), {}, {}, start=start)
+    bench = Bench(lab, host, empty_config(), recipe, ("image",), {}, {}, start=start)
 
     check_min_budget_above_max(bench)
 
@@ -92,10 +94,7 @@ def test_budgets_are_in_what_a_port_counts(name):
     host.get_encoder_cudagraph_budget_range = lambda config: (1, most)
     session = Session("one", (8,), 1, None, (Case("an item", "image", (4,)),))
     recipe = SimpleNamespace(learns=False, tokens=lambda modality, item: item)
-    limited = SimpleNamespace(multimodal_config=SimpleNamespace(limits={}))
-    config = SimpleNamespace(
-        compilation_config=SimpleNamespace(), model_config=limited, scheduler_config=SimpleNamespace()
-    )
+    config = empty_config()
     configure(config, None, ("image",), 63)
     bench = Bench(None, host, config, recipe, ("image",), {case_key(session, session.cases[0]): {}}, {})
 
