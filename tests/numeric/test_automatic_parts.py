@@ -63,6 +63,20 @@ def timm_table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return table
 
 
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """`imported(name, text, **names)`: a module that has these names and a file with this text."""
+
+    def make(name: str, text: str = "", **names: Any) -> Any:
+        module, file = ModuleType(name), tmp_path / f"{name}.py"
+        file.write_text(text)
+        vars(module).update(names, __file__=str(file))
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    return make
+
+
 VALUES = {
     "model_type": "x",
     "vit_hidden_size": 1280,
@@ -81,11 +95,9 @@ def test_a_tower_of_a_table_is_made_small_with_what_names_its_width(timm_table: 
     assert timm_table["vit_huge_patch16_224"] == (1280, 3, 16, 5120)
 
 
-def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("a_module_of_a_model")
+def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], imported: Callable[..., Any]) -> None:
     tower = transformers.CLIPVisionConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16)
-    module.TOWER = tower  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module = imported("a_module_of_a_model", TOWER=tower)
     source = ConfigurationSource(None, "", {"image_dim": 1024}, SETTINGS, module=module.__name__)
     assert source.make(Attempt()).hf_config.image_dim == 64
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (64, 3)
@@ -93,10 +105,8 @@ def test_a_constant_beside_the_model_is_made_small(timm_table: dict[str, Any], m
     assert (module.TOWER.hidden_size, module.TOWER.num_hidden_layers) == (1024, 3)
 
 
-def test_defaults_of_a_convolutional_tower_are_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("a_module_of_convolutions")
-    module.DEFAULTS = {"ch": 128, "ch_mult": [1, 2], "num_res_blocks": 2}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_defaults_of_a_convolutional_tower_are_made_small(imported: Callable[..., Any]) -> None:
+    module = imported("a_module_of_convolutions", DEFAULTS={"ch": 128, "ch_mult": [1, 2], "num_res_blocks": 2})
     source = ConfigurationSource(None, "", {"vae_config": {"base_channels": 128}}, SETTINGS, module=module.__name__)
     assert source.make(Attempt()).hf_config.vae_config.base_channels == 32
     assert module.DEFAULTS == {"ch": 32, "ch_mult": [1, 2], "num_res_blocks": 1}
@@ -265,13 +275,11 @@ def test_the_stand_in_knows_the_configuration_that_it_was_made_with() -> None:
 
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.float16], ids=["on the CPU", "on a GPU"])
-def test_a_model_that_rounds_in_between_does_not(weights: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("vllm.model_executor.models.of_a_test")
-    module.torch = torch  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    inputs_of_it = ModuleType("vllm.models.inputs_of_a_test")
-    inputs_of_it.torch = torch  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, inputs_of_it.__name__, inputs_of_it)
+def test_a_model_that_rounds_in_between_does_not(
+    weights: torch.dtype, monkeypatch: pytest.MonkeyPatch, imported: Callable[..., Any]
+) -> None:
+    module = imported("vllm.model_executor.models.of_a_test", torch=torch)
+    inputs_of_it = imported("vllm.models.inputs_of_a_test", torch=torch)
     processor = types.new_class(
         "Processor", (Generic[T],), {}, lambda names: names.update(__module__=inputs_of_it.__name__)
     )
@@ -304,25 +312,22 @@ class Base(nn.Module):
     ids=["made in a method", "marked"],
 )
 def test_a_language_model_that_a_method_makes_is_left_out(
-    more: str, left_out: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    more: str, left_out: set[str], imported: Callable[..., Any]
 ) -> None:
     """Where `__init__` marks none: what gets the language model's configuration and no other one."""
-    module = ModuleType("vllm.models.of_a_test")
     names = ("Tower", "Layers", "Projector", "Head", "Marked")
-    vars(module).update({name: type(name, (torch.nn.Module,), {}) for name in names}, nn=torch.nn)
-    file = tmp_path / "of_a_test.py"
-    file.write_text(MODEL_IN_A_METHOD.replace("        self.check(config)\n", more))
-    module.__file__ = str(file)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(file.read_text(), file, "exec"), vars(module))
+    text = MODEL_IN_A_METHOD.replace("        self.check(config)\n", more)
+    parts = {name: type(name, (torch.nn.Module,), {}) for name in names}
+    module = imported("vllm.models.of_a_test", text, nn=torch.nn, **parts)
+    exec(compile(text, module.__file__, "exec"), vars(module))
     _leave_out_the_language_model(vars(module)["Base"], None)
     assert {name for name in names if vars(module)[name] is LanguageModel} == left_out
 
 
-def test_a_tower_that_comes_with_its_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("vllm.models.of_a_test")
-    module.AutoModel = transformers.AutoModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_a_tower_that_comes_with_its_checkpoint_is_named(
+    monkeypatch: pytest.MonkeyPatch, imported: Callable[..., Any]
+) -> None:
+    module = imported("vllm.models.of_a_test", AutoModel=transformers.AutoModel)
     _name_remote_towers(type("Model", (), {"__module__": module.__name__}))
     values = {"vision_config": {"model_type": "radio"}, "encoder": {"model_type": "radio", "patch_size": 16}}
     config = ConfigurationSource(None, "", values, SETTINGS).make(Attempt()).hf_config
@@ -365,83 +370,53 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-@pytest.mark.parametrize(
-    ("model", "expected", "said"),
-    [
-        (Embeds(lambda sizes, listed: None), survey.Ready(), []),
-        (Embeds(lambda sizes, listed: None if listed else _raise(ValueError("rank"))), survey.Ready(listed=True), []),
-        (
-            Embeds(lambda sizes, listed: _raise(ValueError("shapes")) if len(sizes) > 1 else None),
-            survey.Ready(equal=True),
-            ["precomputed embeddings of images of one size: of several, ValueError: shapes"],
-        ),
-        (Embeds(None, field=False), None, ["the processor has no field `image_embeds`"]),
-        (
-            Embeds(lambda sizes, listed: _raise(AssertionError("Model does not support them."))),
-            None,
-            ["the model refuses them (AssertionError: Model does not support them.)"],
-        ),
-        (
-            Embeds(lambda sizes, listed: _raise(ValueError("Required field 'pixel_values' is missing"))),
-            None,
-            ["the model refuses them (ValueError: Required field 'pixel_values' is missing)"],
-        ),
-        (
-            Embeds(lambda sizes, listed: _raise(RuntimeError("mat1 and mat2"))),
-            None,
-            ["the pristine model raises for them (RuntimeError: mat1 and mat2)"],
-        ),
-        (
-            Embeds(lambda sizes, listed: _raise(ValueError("Image embeddings are not supported for this path."))),
-            None,
-            ["the model refuses them (ValueError: Image embeddings are not supported for this path.)"],
-        ),
-        (
-            Embeds(lambda sizes, listed: _raise(survey.NoMatrices("rows for items", ""))),
-            None,
-            ["the model refuses them (NoMatrices: rows for items)"],
-        ),
-        (
-            Embeds(lambda sizes, listed: _raise(survey.NoMatrices("rows for items", "")) if len(sizes) > 1 else None),
-            survey.Ready(equal=True),
-            ["precomputed embeddings of images of one size: of several, NoMatrices: rows for items"],
-        ),
-        (
-            Embeds(lambda sizes, listed: [torch.zeros(8, 2)]),
-            survey.Ready(problem="it does not give them back as they are, in one batch"),
-            [],
-        ),
-        (
-            Embeds(lambda sizes, listed: [torch.ones(n, 2).cumsum(0) for n in (12, 8, 12, 8)]),
-            survey.Ready(problem="it does not give them back as they are, in one batch"),
-            [],
-        ),
-        (
-            Embeds(lambda sizes, listed: [torch.rand(n, 2) for n in (12, 8, 12, 8)]),
-            survey.Ready(),
-            [],
-        ),
-    ],
-    ids=[
-        "taken",
-        "listed",
-        "of one size",
-        "no field",
-        "refused",
-        "pixels asked for",
-        "another shape",
-        "not supported",
-        "rows for items",
-        "rows for several items",
-        "others",
-        "not of what was given",
-        "projected",
-    ],
-)
-def test_ready_embeddings_are_never_left_out_in_silence(
-    model: Embeds, expected: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refused(error: Exception, *, several: bool = False) -> Embeds:
+    """A model that raises; with `several`, only for embeddings of several sizes."""
+    return Embeds(lambda sizes, listed: _raise(error) if len(sizes) > 1 or not several else None)
+
+
+NO_PIXELS = "Required field 'pixel_values' is missing"
+NO_PATH = "Image embeddings are not supported for this path."
+ROWS = survey.NoMatrices("rows for items", "")
+OTHERS = survey.Ready(problem="it does not give them back as they are, in one batch")
+#: A model, what is found of its precomputed embeddings, and what is said of them.
+READY: dict[str, tuple[Embeds, Any, list[str]]] = {
+    "taken": (Embeds(lambda sizes, listed: None), survey.Ready(), []),
+    "listed": (
+        Embeds(lambda sizes, listed: None if listed else _raise(ValueError("rank"))), survey.Ready(listed=True), [],
+    ),
+    "of one size": (
+        refused(ValueError("shapes"), several=True), survey.Ready(equal=True),
+        ["precomputed embeddings of images of one size: of several, ValueError: shapes"],
+    ),
+    "no field": (Embeds(None, field=False), None, ["the processor has no field `image_embeds`"]),
+    "refused": (
+        refused(AssertionError("Model does not support them.")), None,
+        ["the model refuses them (AssertionError: Model does not support them.)"],
+    ),
+    "pixels asked for": (refused(ValueError(NO_PIXELS)), None, [f"the model refuses them (ValueError: {NO_PIXELS})"]),
+    "another shape": (
+        refused(RuntimeError("mat1 and mat2")), None,
+        ["the pristine model raises for them (RuntimeError: mat1 and mat2)"],
+    ),
+    "not supported": (refused(ValueError(NO_PATH)), None, [f"the model refuses them (ValueError: {NO_PATH})"]),
+    "rows for items": (refused(ROWS), None, ["the model refuses them (NoMatrices: rows for items)"]),
+    "rows for several items": (
+        refused(ROWS, several=True), survey.Ready(equal=True),
+        ["precomputed embeddings of images of one size: of several, NoMatrices: rows for items"],
+    ),
+    "others": (Embeds(lambda sizes, listed: [torch.zeros(8, 2)]), OTHERS, []),
+    "not of what was given": (
+        Embeds(lambda sizes, listed: [torch.ones(n, 2).cumsum(0) for n in (12, 8, 12, 8)]), OTHERS, [],
+    ),
+    "projected": (Embeds(lambda sizes, listed: [torch.rand(n, 2) for n in (12, 8, 12, 8)]), survey.Ready(), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READY)
+def test_ready_embeddings_are_never_left_out_in_silence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the processor's fields and the model itself say that it takes none; what else fails is a problem."""
+    model, expected, said = READY[name]
 
     def items(way: Any, *args: Any) -> Any:
         return model.items(way, *args)
@@ -582,8 +557,8 @@ class Tower:
         return config.vision_config.spatial_merge_size, getattr(config.vision_config, "use_sink", False)
 
 
-def test_what_a_port_may_read_of_the_tower_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, Tower.__module__, ModuleType(Tower.__module__))
+def test_what_a_port_may_read_of_the_tower_is_there(imported: Callable[..., Any]) -> None:
+    imported(Tower.__module__)
     tower = transformers.PretrainedConfig(patch_size=14)
     made = Configuration(transformers.PretrainedConfig(vision_config=tower), "a test")
     made.add_read(Tower)
@@ -696,12 +671,9 @@ class Spread:
 @pytest.mark.parametrize(
     "call", ["Spread(**config.visual, quant_config=None)", "Spread(config.visual)", "Other(**config.visual)"]
 )
-def test_the_arguments_of_a_class_are_guessed(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arguments_of_a_class_are_guessed(call: str, imported: Callable[..., Any]) -> None:
     """A dictionary that a model gives a class has its required arguments, and the language model its columns."""
-    module = ModuleType("a_model_of_arguments")
-    module.__file__, module.Spread = str(tmp_path / "model.py"), Spread  # type: ignore[attr-defined]
-    (tmp_path / "model.py").write_text(f"def build(config):\n    {call}\n")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    imported("a_model_of_arguments", f"def build(config):\n    {call}\n", Spread=Spread)
     whole = transformers.PretrainedConfig()
     configuration = Configuration(whole, "a test", module="a_model_of_arguments")
     configuration.add_guessed(["hidden_size"])
@@ -712,13 +684,10 @@ def test_the_arguments_of_a_class_are_guessed(call: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("prefix", "entries"), [("IMG", 2), ("IMG", None), ("", 2)])
 def test_a_vocabulary_has_a_token_for_each_entry_of_a_codebook(
-    prefix: str, entries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: str, entries: int | None, imported: Callable[..., Any]
 ) -> None:
-    module = ModuleType("a_model_of_tokens")
-    module.__file__ = str(tmp_path / "model.py")
     asked = f"[n for k, n in self.vocab_map.items() if k.startswith({prefix!r})], vocab_map.get('<image>')"
-    (tmp_path / "model.py").write_text(asked)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module = imported("a_model_of_tokens", asked)
     whole = transformers.PretrainedConfig(num_embeddings=entries)
     configuration = Configuration(whole, "a test", module=module.__name__)
     known = configuration.repair(AttributeError("missed", name="vocabulary_map", obj=whole))
@@ -726,13 +695,9 @@ def test_a_vocabulary_has_a_token_for_each_entry_of_a_codebook(
     assert getattr(whole, "vocabulary_map", None) == ({"<image>": 5, "IMG0>": 10, "IMG1>": 11} if known else None)
 
 
-def test_a_missing_value_is_said_with_those_that_the_code_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = ModuleType("a_model_that_compares")
-    module.__file__ = str(tmp_path / "model.py")
-    (tmp_path / "model.py").write_text("if config.kind == 'mlp' or kind in ('linear', 'mlp') or kind > 1: ...")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_a_missing_value_is_said_with_those_that_the_code_knows(imported: Callable[..., Any]) -> None:
+    asked = "if config.kind == 'mlp' or kind in ('linear', 'mlp') or kind > 1: ..."
+    module = imported("a_model_that_compares", asked)
     configuration = Configuration(transformers.PretrainedConfig(), "a test", module=module.__name__)
 
     def make(attempt: Attempt) -> Any:
