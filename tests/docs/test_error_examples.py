@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -11,13 +10,8 @@ import pytest
 
 from scaffold.diagnostics.catalogue import all_codes
 
-SCRIPT = Path(__file__).parents[2] / "docs/reference/run_examples.py"
-_spec = importlib.util.spec_from_file_location("run_examples", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-run_examples = importlib.util.module_from_spec(_spec)
-sys.modules["run_examples"] = run_examples
-_spec.loader.exec_module(run_examples)
+sys.path.append(str(Path(__file__).parents[2] / "docs/reference"))
+import run_examples
 
 EXAMPLES = run_examples.examples()
 KEPT = run_examples.kept()

@@ -21,15 +21,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import operator_page
 import pytest
 import test_plugin_packages
 import test_tutorial
 from captured import captured
 from markdown_it import MarkdownIt
+from test_assistants import options_of
 
-from scaffold.cli.app import COMMANDS, FORMER, cli
+from scaffold.cli.app import COMMANDS, FORMER
 from scaffold.protocol.cache import cache_root
 
 ROOT = operator_page.ROOT
@@ -201,12 +201,6 @@ def test_a_page_names_commands_and_options_that_exist(page: Path) -> None:
         if page.parent.name == "measured":  # a record of what was typed then
             name = FORMER.get(name, (name,))[0]  # noqa: PLW2901
         assert name in COMMANDS, f"{name_of(page)}: {name}"
-        context = click.Context(cli)
-        context.meta["scaffold.invoking"] = True
-        command = cli.get_command(context, name)
-        assert command is not None
-        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        unknown = {
-            word for word in words if word.startswith("-") and word.partition("=")[0] not in {*options, "--help"}
-        }
+        options = {*options_of(name), "--help"}
+        unknown = {word for word in words if word.startswith("-") and word.partition("=")[0] not in options}
         assert not unknown, f"{name_of(page)}: {name} {unknown}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,12 +32,7 @@ from scaffold.measure.benchreport import Benchmark, BenchRow
 from scaffold.measure.profiles import Ceilings, KernelRecord, Recording
 from scaffold.runtime.trace import CurvePoint, waste_curve
 
-_spec = importlib.util.spec_from_file_location("generate_pictures", ROOT / "docs/pictures/generate.py")
-assert _spec is not None
-assert _spec.loader is not None
-generate = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(generate)
-
+waste = runpy.run_path(str(ROOT / "docs/pictures/generate.py"))["waste"]
 TRACE = {64: 10, 216: 3, 256: 7, 1152: 1, 1196: 4, 1732: 2, 2691: 2}
 CURVES = {"a <b>": waste_curve(TRACE, range(1, 8)), "local": waste_curve({81: 1, 90: 3}, [1, 2])}
 LARGE = {"default": [CurvePoint(graphs, 0.656 / graphs, ()) for graphs in range(1, 65)]}
@@ -71,7 +66,7 @@ DRAWN = {
     "no profile": lambda: pictures.kernel_bars([]),
     "bench": lambda: pictures.benchmark_dots(benchmark(row("224x224", 10.0), row("8 x 336x336", None))),
     "bench without graphs": lambda: pictures.benchmark_dots(benchmark(row("224x224", None))),
-    "waste": generate.waste,
+    "waste": waste,
     "manager": lambda: measured_manager.pages()[1].text,
     "tuning": lambda: measured_tuning.pages()[1].text,
     "results": lambda: measured_summary.pages()[0].text,
