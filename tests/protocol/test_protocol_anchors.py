@@ -18,7 +18,6 @@ from scaffold.protocol import (
     find_model,
     find_subclasses,
     find_test_registry,
-    open_tree,
 )
 
 pytestmark = pytest.mark.trees
@@ -412,7 +411,3 @@ def _append(tree: SourceTree, relpath: str, text: str) -> None:
     path = tree.path(relpath)
     before = path.read_text("utf-8") if path.exists() else ""
     path.write_text(before + text, "utf-8")
-
-
-def test_open_tree_reads_the_release(copied_tree) -> None:
-    assert open_tree(copied_tree("0.27.1").root).release == "0.27.1"

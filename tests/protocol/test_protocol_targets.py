@@ -392,11 +392,6 @@ def test_release_is_fetched_once(served: Index, cache: Path) -> None:
     assert fetch_release("0.22.0") == target.tree.root
 
 
-def test_file_index(index: Index, cache: Path) -> None:
-    index.add("0.22.0")
-    assert fetch_release("0.22.0") == cache / "trees/vllm-0.22.0"
-
-
 def test_folder_of_sdists_needs_no_network(tmp_path: Path, cache: Path, monkeypatch) -> None:
     folder = tmp_path / "wheels"
     folder.mkdir()
