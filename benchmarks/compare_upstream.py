@@ -22,13 +22,13 @@ import re
 import sys
 import tokenize
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matrix import tree_of
+
 if TYPE_CHECKING:
     from scaffold.plan.methods import Mixin
-    from scaffold.protocol import SourceTree
 
 RELEASE = "0.33.0"
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,14 +38,6 @@ PAGE = ROOT / "docs" / "measured" / "upstream.md"
 #: Right results without a replay: no defect.
 EAGER = "VCG657"
 _CONFIG = "get_encoder_cudagraph_config"
-
-
-@cache
-def tree_of(release: str) -> SourceTree:
-    """The release, read and parsed once for all models."""
-    from scaffold.protocol import resolve_target
-
-    return resolve_target(release).tree
 
 
 def code_lines(source: str) -> set[int]:

@@ -23,7 +23,7 @@ from gpu_result import head, save
 # The whole package: `tuning_gpu` puts up with a machine that lacks what ports need.
 import scaffold.verify  # noqa: F401
 
-from tuning_gpu import settle  # isort: skip
+from tuning_gpu import half_step, settle  # isort: skip
 
 ROUNDS = 21
 
@@ -47,7 +47,7 @@ def measure(draft: Path, images: list[str]) -> list[dict[str, Any]]:
 
 def compare(subject: Any, images: list[str]) -> list[dict[str, Any]]:
     from scaffold.measure.exact import exact_call
-    from scaffold.runtime.tuning import largest_error, moved, tune
+    from scaffold.runtime.tuning import largest_error, tune
 
     tuned = subject.build()[0]
     outcomes = tune(tuned).outcomes
@@ -55,13 +55,9 @@ def compare(subject: Any, images: list[str]) -> list[dict[str, Any]]:
     rows = []
     for image in images:
         inputs = subject.call([tuple(map(int, image.split("x")))], 0)
-        step = torch.finfo(torch.bfloat16).eps
-        near = {
-            name: moved(value, step) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for name, value in inputs.items()
-        }
         with torch.inference_mode():
             want = [t.clone() for t in untuned.embed_multimodal(**inputs)]
+            near = half_step(inputs, torch.bfloat16)
             rounding = largest_error([t.clone() for t in untuned.embed_multimodal(**near)], want)
             error = largest_error([t.clone() for t in tuned.embed_multimodal(**inputs)], want)
         calls = {name: exact_call(host, inputs, 1) for name, host in (("untuned", untuned), ("tuned", tuned))}

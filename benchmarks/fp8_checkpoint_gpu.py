@@ -25,7 +25,7 @@ from attention_gpu import graph_of
 from gpu_result import run_models
 from manager_gpu import Subject, error_of, exact_call
 from towers import DEVICE, DTYPE
-from tuning_gpu import MODELS, settle, subject_of
+from tuning_gpu import MODELS, half_step, settle, subject_of
 
 #: The models whose towers take the quantisation of their checkpoint.
 QUANTISED = tuple(name for name in MODELS if name != "step3_vl")
@@ -91,7 +91,7 @@ def build(subject: Subject) -> Any:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    from scaffold.runtime.tuning import DEFAULT, TuningChoice, moved, tune
+    from scaffold.runtime.tuning import DEFAULT, TuningChoice, tune
 
     subject = subject_of(name)
     untuned, without, tuned = (build(subject) for _ in range(3))
@@ -108,9 +108,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     for seed, (workload, items) in enumerate(subject.workloads.items()):
         inputs = subject.call(items, seed)
         with torch.inference_mode():
-            step = torch.finfo(DTYPE).eps
-            near = {n: moved(t, step) if t.dtype is DTYPE else t for n, t in inputs.items()}
-            rounded = [t.clone() for t in untuned.embed_multimodal(**near)]
+            rounded = [t.clone() for t in untuned.embed_multimodal(**half_step(inputs))]
             answers = {way: [t.clone() for t in tower.embed_multimodal(**inputs)] for way, tower in towers.items()}
         count = len(answers["untuned"])
         times = settle({way: exact_call(tower, inputs, count) for way, tower in towers.items()}, rounds)

@@ -176,6 +176,14 @@ def runs_of(manager: Any, inputs: dict[str, Any]) -> list[Any]:
     return [run for step in (plan.steps if plan else []) for run in step.runs]
 
 
+def budgets_of(manager: Any, inputs: dict[str, Any]) -> list[str]:
+    """The graph of each run of a call, or why there is none."""
+    return [
+        run.reason if run.captured is None else str(run.captured.key) + " (eager is faster)" * run.eager
+        for run in runs_of(manager, inputs)
+    ]
+
+
 def on_trial(manager: Any) -> int:
     """The number of sizes that still run both ways in turn."""
     plans = manager.core._plans.values()
@@ -296,13 +304,7 @@ def measure(label: str, backend: str, rounds: int, check: bool) -> dict[str, Any
     rows = []
     for name, inputs in calls.items():
         median = {kind: statistics.median(taken) for (workload, kind), taken in samples.items() if workload == name}
-        used, fitted_used = (
-            [
-                run.reason if run.captured is None else str(run.captured.key) + " (eager is faster)" * run.eager
-                for run in runs_of(manager, inputs)
-            ]
-            for manager in (ours, fitted)
-        )
+        used, fitted_used = (budgets_of(manager, inputs) for manager in (ours, fitted))
         runs = [run for manager in (ours, fitted) for run in runs_of(manager, inputs)]
         missed = [run.reason for run in runs if run.captured is None]
         if missed:

@@ -38,11 +38,11 @@ from manager_gpu import (
     GRIDS,
     WARM_CALLS,
     Subject,
+    budgets_of,
     capture_measured,
     error_of,
     exact_call,
     in_turns,
-    runs_of,
     start_vllm,
 )
 from towers import PRODUCTS
@@ -69,11 +69,11 @@ def settle(actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, floa
     return in_turns(actions, rounds, warm=3)
 
 
-def half_step(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with every pixel changed by at most half a bfloat16 step."""
+def half_step(inputs: dict[str, Any], dtype: torch.dtype = DTYPE) -> dict[str, Any]:
+    """The inputs with every pixel changed by at most half a step of a type, bfloat16 unless given."""
     from scaffold.runtime.tuning import moved
 
-    step = torch.finfo(DTYPE).eps
+    step = torch.finfo(dtype).eps
     floats = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     return {**inputs, **{name: moved(value, step) for name, value in floats.items()}}
 
@@ -172,10 +172,7 @@ def measure(subject: Subject, rounds: int, ceilings: Any, profiles: list[Any]) -
                 "rounding": error_of(moved[name], want[name]),
                 "extra_mb": round(manager.tuned.extra_bytes / 2**20, 2),
                 "rounds": rounds,
-                "budgets": [
-                    run.reason if run.captured is None else str(run.captured.key) + " (eager is faster)" * run.eager
-                    for run in runs_of(manager, inputs)
-                ],
+                "budgets": budgets_of(manager, inputs),
             }
         )
         print(rows[-1], flush=True)

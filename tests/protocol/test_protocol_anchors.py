@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from failing import failure
 
-from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import (
     SourceTree,
     absent_reason,
@@ -95,7 +95,7 @@ def test_places_in_every_release(release_tree, version: str, registry, table, ex
     ("find", "code"), [(find_test_registry, "VCG421"), (find_docs_table, "VCG422"), (find_example_list, "VCG423")]
 )
 def test_places_before_the_protocol(release_tree, version: str, find: Callable[..., object], code: str) -> None:
-    assert _fails(find, release_tree(version)).code == code
+    assert failure(find, release_tree(version)).code == code
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
@@ -157,13 +157,13 @@ def test_module_is_named_in_three_ways(release_tree, module: str) -> None:
     ],
 )
 def test_model_is_not_there(release_tree, module: str, class_name: str, words: str) -> None:
-    diagnostic = _fails(find_model, release_tree("0.33.0"), module, class_name)
+    diagnostic = failure(find_model, release_tree("0.33.0"), module, class_name)
     assert diagnostic.code == "VCG420"
     assert words in (diagnostic.help or "")
 
 
 def test_class_of_another_module_is_pointed_at(release_tree) -> None:
-    diagnostic = _fails(find_model, release_tree("0.33.0"), "qwen2_vl", "InternVLChatModel")
+    diagnostic = failure(find_model, release_tree("0.33.0"), "qwen2_vl", "InternVLChatModel")
     assert diagnostic.notes == (f"`{MODELS}/internvl.py:551` defines a class of that name",)
 
 
@@ -171,7 +171,7 @@ def test_class_of_another_module_is_pointed_at(release_tree) -> None:
 def test_class_with_an_indentation_of_its_own(copied_tree, indentation: str) -> None:
     tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
     _append(tree, f"{MODELS}/internvl.py", f"\n\nclass Mine:\n{indentation}x = 1\n")
-    diagnostic = _fails(find_model, tree.reread(), "internvl", "Mine")
+    diagnostic = failure(find_model, tree.reread(), "internvl", "Mine")
     assert diagnostic.code == "VCG435"
     assert f"run `ruff format {MODELS}/internvl.py`" in (diagnostic.help or "")
 
@@ -179,7 +179,7 @@ def test_class_with_an_indentation_of_its_own(copied_tree, indentation: str) -> 
 def test_class_defined_twice(copied_tree) -> None:
     tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
     _append(tree, f"{MODELS}/internvl.py", "\n\nclass InternVLChatModel:\n    pass\n")
-    diagnostic = _fails(find_model, tree.reread(), "internvl", "InternVLChatModel")
+    diagnostic = failure(find_model, tree.reread(), "internvl", "InternVLChatModel")
     assert diagnostic.code == "VCG424"
     assert diagnostic.notes[0] == f"tree/{MODELS}/internvl.py:551"
     assert len(diagnostic.notes) == 2
@@ -248,7 +248,7 @@ def test_more_subclasses_than_any_model_has_are_refused(copied_tree) -> None:
     tree = copied_tree("0.33.0", *PROTOCOL_FILES, f"{MODELS}/internvl.py")
     classes = "".join(f"class C{n}(InternVLChatModel): ...\n" for n in range(2001))
     _append(tree, f"{MODELS}/a.py", "from .internvl import InternVLChatModel\n" + classes)
-    assert _fails(find_subclasses, tree.reread(), "internvl", "InternVLChatModel").code == "VCG439"
+    assert failure(find_subclasses, tree.reread(), "internvl", "InternVLChatModel").code == "VCG439"
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,8 @@ by_finder = pytest.mark.parametrize(
 
 @by_finder
 def test_missing(copied_tree, find, relpath: str, missing: str) -> None:
-    diagnostic = _fails(find, copied_tree("0.33.0"))
+    diagnostic = failure(find, copied_tree("0.33.0"))
     assert diagnostic.code == missing
-    assert diagnostic.exit is Exit.TARGET
     assert f"`{relpath}`" in diagnostic.notes[0]
     assert "then every " in diagnostic.notes[0]
 
@@ -313,7 +312,7 @@ def test_two_unknown_places_are_ambiguous(copied_tree, find, relpath: str, missi
     for folder in ("a", "b"):
         tree.path(f"{top}/{folder}").mkdir()
         tree.path(f"{top}/{folder}/{name}").write_bytes(text)
-    diagnostic = _fails(find, tree.reread())
+    diagnostic = failure(find, tree.reread())
     assert diagnostic.code == "VCG424"
     assert diagnostic.notes == tuple(f"tree/{top}/{folder}/{name}:{line}" for folder in ("a", "b"))
 
@@ -322,7 +321,7 @@ def test_two_unknown_places_are_ambiguous(copied_tree, find, relpath: str, missi
 def test_two_in_one_file_are_ambiguous(copied_tree, find, relpath: str, missing: str) -> None:
     tree = copied_tree("0.33.0", relpath)
     _append(tree, relpath, "\n\n" + tree.read(relpath))
-    diagnostic = _fails(find, tree.reread())
+    diagnostic = failure(find, tree.reread())
     assert diagnostic.code == "VCG424"
     assert len(diagnostic.notes) == 2
 
@@ -332,7 +331,7 @@ def test_not_utf8(copied_tree, find, relpath: str, missing: str) -> None:
     tree = copied_tree("0.33.0", relpath)
     path = tree.path(relpath)
     path.write_bytes(path.read_bytes() + b"# caf\xe9\n")
-    assert _fails(find, tree.reread()).code == "VCG411"
+    assert failure(find, tree.reread()).code == "VCG411"
 
 
 @pytest.mark.parametrize(
@@ -352,7 +351,7 @@ def test_unexpected_form(copied_tree, find, relpath: str, old: str, new: str, co
     text = tree.read(relpath)
     assert text.count(old) == 1
     tree.path(relpath).write_text(text.replace(old, new), "utf-8")
-    assert _fails(find, tree.reread()).code == code
+    assert failure(find, tree.reread()).code == code
 
 
 def test_statement_that_cannot_be_cut_out_is_read_with_its_file(copied_tree) -> None:
@@ -394,13 +393,6 @@ def test_installed_package_has_no_places(release_tree) -> None:
     assert absent_reason(installed) == "a package without its repository has no tests, docs or examples"
     assert [find(installed) for _, find, _, _ in FINDERS] == [None, None, None]
     assert absent_reason(tree) is None
-
-
-def _fails(find: Callable[..., object], *arguments: object):
-    with pytest.raises(DiagnosticError) as caught:
-        find(*arguments)
-    (diagnostic,) = caught.value.diagnostics
-    return diagnostic
 
 
 def _places(tree: SourceTree) -> list[tuple[int, int]]:

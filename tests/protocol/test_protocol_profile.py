@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from failing import failure
 
-from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.protocol import (
     GENERATIONS,
     Dialect,
@@ -141,13 +141,9 @@ def test_signature_source_is_the_signature(release_tree, version: str) -> None:
     ],
 )
 def test_release_is_refused(release_tree, version: str, code: str, words: str) -> None:
-    with pytest.raises(DiagnosticError) as caught:
-        read_protocol(release_tree(version))
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == code
+    diagnostic = failure(read_protocol, release_tree(version), code=code)
     assert words in diagnostic.message
     assert "0.20.0 or newer" in (diagnostic.help or "")
-    assert caught.value.exit is Exit.TARGET
     assert str(diagnostic.span).startswith(f"vllm-{version}/vllm/model_executor/models/interfaces.py:")
 
 
@@ -337,13 +333,9 @@ def test_changed_protocol_is_refused_with_the_difference(
     copied_tree, version: str, relpath: str, old: str, new: str, nearest: str, difference: tuple[str, ...]
 ) -> None:
     tree = _edit(copied_tree(version, INTERFACES, DEFS, MANAGER), relpath, old, new)
-    with pytest.raises(DiagnosticError) as caught:
-        read_protocol(tree)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "VCG415"
+    diagnostic = failure(read_protocol, tree, code="VCG415")
     assert f"the nearest is {nearest} " in diagnostic.message
     assert sorted(diagnostic.notes) == sorted(difference)
-    assert diagnostic.exit is Exit.TARGET
     assert str(diagnostic.span) == f"tree/{INTERFACES}:{read_source(tree).line}:1"
 
 
@@ -388,11 +380,7 @@ def test_difference_between_known_generations_names_what_is_known() -> None:
 
 
 def _raises(tree: SourceTree, code: str) -> str:
-    with pytest.raises(DiagnosticError) as caught:
-        read_protocol(tree)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == code, diagnostic
-    assert diagnostic.exit is Exit.TARGET
+    diagnostic = failure(read_protocol, tree, code=code)
     return f"{diagnostic.span} {diagnostic.message}"
 
 

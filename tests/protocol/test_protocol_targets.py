@@ -21,8 +21,9 @@ from pathlib import Path
 from types import SimpleNamespace as Struct
 
 import pytest
+from failing import failure
 
-from scaffold.diagnostics import DiagnosticError, Exit
+from scaffold.diagnostics import DiagnosticError
 from scaffold.protocol import (
     TargetKind,
     fetch_release,
@@ -41,15 +42,6 @@ from scaffold.protocol.seal import digest_of, seal_tree
 from scaffold.protocol.target import as_version
 
 FILES = {"vllm/__init__.py": b"", "vllm/model_executor/models/interfaces.py": b"", "PKG-INFO": b"Version: 0.22.0\n\n"}
-
-
-def _fails(call, *arguments, code: str, **keywords):
-    with pytest.raises(DiagnosticError) as caught:
-        call(*arguments, **keywords)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == code, diagnostic
-    assert diagnostic.exit is (Exit.IO if code.startswith("VCG7") else Exit.TARGET)
-    return diagnostic
 
 
 def _make_tree(root: Path) -> Path:
@@ -95,7 +87,7 @@ def test_path_is_no_tree(tmp_path: Path, monkeypatch, given: str, code: str, mes
     (tmp_path / "partial/vllm/__init__.py").write_text("")
     _make_tree(tmp_path / "outer/checkout")
     monkeypatch.chdir(tmp_path)
-    diagnostic = _fails(resolve_target, given, code=code)
+    diagnostic = failure(resolve_target, given, code=code)
     assert message in diagnostic.message
     assert help_text.format(root=tmp_path.resolve()) in (diagnostic.help or "")
 
@@ -416,14 +408,14 @@ def test_stable_releases(index: Index) -> None:
 def test_unknown_release(index: Index, wanted: str, help_text: str) -> None:
     for version in ("0.21.0", "0.22.0", "0.22.1", "0.23.0"):
         index.add(version)
-    diagnostic = _fails(resolve_target, wanted, code="VCG403")
+    diagnostic = failure(resolve_target, wanted, code="VCG403")
     assert help_text in (diagnostic.help or "")
     assert diagnostic.notes == ("stable releases on offer: 4, from 0.21.0 to 0.23.0",)
 
 
 def test_project_is_not_on_the_index(index: Index) -> None:
     index.page.parent.rmdir()
-    diagnostic = _fails(fetch_release, "0.22.0", code="VCG403")
+    diagnostic = failure(fetch_release, "0.22.0", code="VCG403")
     assert (diagnostic.help, diagnostic.notes) == ("name a stable release", ("stable releases on offer: none",))
 
 
@@ -432,12 +424,12 @@ def test_index_that_does_not_answer_is_named_beside_one_that_does(index: Index, 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple/")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.url)
-    (failure,) = _fails(fetch_release, "0.22.0", code="VCG404").notes
-    assert failure.startswith("http://127.0.0.1:9/simple/: ")
+    (unreachable,) = failure(fetch_release, "0.22.0", code="VCG404").notes
+    assert unreachable.startswith("http://127.0.0.1:9/simple/: ")
     index.add("0.21.0")
-    assert _fails(fetch_release, "0.22.0", code="VCG403").notes == (
+    assert failure(fetch_release, "0.22.0", code="VCG403").notes == (
         "stable releases on offer: 1, from 0.21.0 to 0.21.0",
-        failure,
+        unreachable,
     )
 
 
@@ -450,7 +442,7 @@ def test_yanked_release_is_still_fetched_by_its_number(index: Index) -> None:
 def test_offline(cache: Path, monkeypatch, url: str | None) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv(*(("PIP_INDEX_URL", url) if url else ("UV_OFFLINE", "1")))
-    diagnostic = _fails(fetch_release, "0.22.0", code="VCG404")
+    diagnostic = failure(fetch_release, "0.22.0", code="VCG404")
     assert diagnostic.notes[0].startswith(url or "the settings of pip or uv forbid")
     assert "PIP_FIND_LINKS" in (diagnostic.help or "")
     assert _cached(cache) == []
@@ -458,14 +450,14 @@ def test_offline(cache: Path, monkeypatch, url: str | None) -> None:
 
 def test_wrong_digest(index: Index, cache: Path) -> None:
     index.add("0.22.0", digest="0" * 64)
-    assert "promised was 000" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert "promised was 000" in failure(fetch_release, "0.22.0", code="VCG405").message
     assert _cached(cache) == []
 
 
 def test_digest_of_a_weak_kind_is_not_trusted(index: Index, cache: Path) -> None:
     index.add("0.22.0")
     index.page.write_text(index.page.read_text().replace("#sha256=", "#md5="))
-    assert "no strong digest" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert "no strong digest" in failure(fetch_release, "0.22.0", code="VCG405").message
     assert _cached(cache) == []
 
 
@@ -482,7 +474,7 @@ def test_digest_of_a_weak_kind_is_not_trusted(index: Index, cache: Path) -> None
 )
 def test_damaged_or_unsafe_archive(index: Index, cache: Path, data: bytes, words: str) -> None:
     index.add("0.22.0", data)
-    assert words in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert words in failure(fetch_release, "0.22.0", code="VCG406").message
     assert _cached(cache) == []
     assert not list(cache.parent.glob("**/outside"))
 
@@ -513,7 +505,7 @@ def test_an_archive_that_unpacks_to_too_much(
     data = gzip.compress(head, mtime=0, compresslevel=1) + gzip.compress(bytes(1 << 20)) * (600 * zeros)
     index.add("0.22.0", data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert "more than" in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert "more than" in failure(fetch_release, "0.22.0", code="VCG406").message
     assert _cached(cache) == []
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
@@ -521,14 +513,14 @@ def test_an_archive_that_unpacks_to_too_much(
 def test_an_sdist_that_never_ends(served: Index, cache: Path, monkeypatch) -> None:
     monkeypatch.setattr(releases_module, "_MAX_ARCHIVE", 1000)
     served.add("0.22.0", bytes(5000))
-    assert "the sdist has more than" in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert "the sdist has more than" in failure(fetch_release, "0.22.0", code="VCG406").message
     assert _cached(cache) == []
 
 
 def test_the_network_needs_a_digest(served: Index, cache: Path) -> None:
     served.add("0.22.0")
     served.page.write_text(re.sub("#sha256=[0-9a-f]+", "", served.page.read_text()))
-    assert "gives no digest" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert "gives no digest" in failure(fetch_release, "0.22.0", code="VCG405").message
     assert _cached(cache) == []
 
 
@@ -537,7 +529,7 @@ def test_a_page_of_the_network_names_no_files_of_ours(served: Index, cache: Path
     archive = served.add("0.22.0")
     address = archive.as_uri().replace("file:", f"{scheme}:")
     served.page.write_text(re.sub('href="', f'href="{address.rpartition("/")[0]}/', served.page.read_text()))
-    assert f"points to a `{scheme}:` address" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert f"points to a `{scheme}:` address" in failure(fetch_release, "0.22.0", code="VCG405").message
     assert _cached(cache) == []
 
 
@@ -570,8 +562,8 @@ def test_a_cached_release_that_was_changed(index: Index, cache: Path, name: str,
     os.utime(root / "PKG-INFO", (1, 1))
     use("0.22.0")
     EDITS[name](root)
-    assert str(root) in _fails(use, "0.22.0", code="VCG407").message
-    assert "delete that folder" in (_fails(use, "0.22.0", code="VCG407").help or "")
+    assert str(root) in failure(use, "0.22.0", code="VCG407").message
+    assert "delete that folder" in (failure(use, "0.22.0", code="VCG407").help or "")
     shutil.rmtree(root)
     assert fetch_release("0.22.0") == root
     use("0.22.0")
@@ -602,7 +594,7 @@ def test_what_a_linter_leaves_changes_no_release(index: Index, cache: Path) -> N
     (left / "CACHEDIR.TAG").write_text("Signature")
     resolve_target("0.22.0")
     left.rename(root / "vllm/ruff_cache")
-    _fails(resolve_target, "0.22.0", code="VCG407")
+    failure(resolve_target, "0.22.0", code="VCG407")
 
 
 #: What a cache may have in the place of a record.
@@ -629,7 +621,7 @@ def test_a_planted_release_is_fetched_again(index: Index, cache: Path, record: s
     _put_record(cache, RECORDS[record])
 
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere/")
-    _fails(use, "0.22.0", code="VCG403")
+    failure(use, "0.22.0", code="VCG403")
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
     use("0.22.0")
 
@@ -650,7 +642,7 @@ def test_a_known_release_without_a_record_is_used_if_it_is_that_release(index: I
 
     assert (cache / "seals/vllm-0.22.0.json").read_text() == written
     EDITS["edited"](root)
-    _fails(resolve_target, "0.22.0", code="VCG407")
+    failure(resolve_target, "0.22.0", code="VCG407")
 
 
 def test_an_unknown_release_without_a_record_is_fetched_again(index: Index, cache: Path) -> None:
@@ -671,7 +663,7 @@ def test_an_index_with_another_tree_of_a_known_release(index: Index, cache: Path
     """Its digest of the sdist is right, and the sdist is not vLLM's."""
     index.add("0.22.0")
     (cache.parent / "known.json").write_text(json.dumps({"0.22.0": "0" * 64}))
-    assert "its files differ" in _fails(fetch_release, "0.22.0", code="VCG405").message
+    assert "its files differ" in failure(fetch_release, "0.22.0", code="VCG405").message
     assert _cached(cache) == []
 
 
@@ -684,7 +676,7 @@ def test_a_working_copy_has_no_bytecode_of_the_cache(index: Index, cache: Path, 
     copy = unpack_release("0.22.0", tmp_path / "copy")
     assert not [*copy.rglob("*.pyc")]
     planted.rename(planted.with_name("module.pyc"))  # importable as `vllm.__pycache__.module`
-    _fails(resolve_target, "0.22.0", code="VCG407")
+    failure(resolve_target, "0.22.0", code="VCG407")
 
 
 def test_the_known_releases() -> None:
@@ -725,7 +717,7 @@ def test_a_cache_that_others_can_write(index: Index, cache: Path, folder: str, m
         monkeypatch.setattr(cache_module, "_is_private", lambda group, user: False)
         (cache / folder).chmod(mode)
     for use in (resolve_target, fetch_release):
-        diagnostic = _fails(use, "0.22.0", code="VCG712")
+        diagnostic = failure(use, "0.22.0", code="VCG712")
         assert why in diagnostic.message
         assert "`VITCG_CACHE_DIR`" in (diagnostic.help or "")
 
@@ -748,7 +740,7 @@ def test_the_folder_above_a_cache(
         cache.rename(above / "cache")
     above.chmod(mode)
     if refused:
-        _fails(resolve_target, "0.22.0", code="VCG712")
+        failure(resolve_target, "0.22.0", code="VCG712")
     else:
         resolve_target("0.22.0")
 
@@ -798,7 +790,7 @@ def test_archive_of_something_else(index: Index, cache: Path) -> None:
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("other/setup.py"))
     index.add("0.22.0", buffer.getvalue())
-    assert "does not hold a vLLM 0.22.0 source tree" in _fails(fetch_release, "0.22.0", code="VCG406").message
+    assert "does not hold a vLLM 0.22.0 source tree" in failure(fetch_release, "0.22.0", code="VCG406").message
     assert _cached(cache) == []
 
 
@@ -809,7 +801,7 @@ def test_full_disk(index: Index, cache: Path, monkeypatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", full)
-    diagnostic = _fails(fetch_release, "0.22.0", code="VCG711")
+    diagnostic = failure(fetch_release, "0.22.0", code="VCG711")
     assert "No space left on device" in diagnostic.message
     assert "free some space" in (diagnostic.help or "")
     assert not list((cache / "trees").iterdir())
@@ -822,7 +814,7 @@ def test_full_disk(index: Index, cache: Path, monkeypatch) -> None:
 
 def test_cache_is_a_file(cache: Path) -> None:
     cache.write_text("")
-    assert "VITCG_CACHE_DIR" in (_fails(fetch_release, "0.22.0", code="VCG711").help or "")
+    assert "VITCG_CACHE_DIR" in (failure(fetch_release, "0.22.0", code="VCG711").help or "")
 
 
 def test_killed_run_is_taken_up(index: Index, cache: Path) -> None:
@@ -875,7 +867,7 @@ def test_lock_of_another_run(index: Index, cache: Path, monkeypatch) -> None:
     monkeypatch.setattr(releases_module, "_LOCK_TIMEOUT", 0.05)
     (cache / "locks").mkdir(parents=True)
     with FileLock(cache / "locks/vllm-0.22.0.lock"):
-        assert str(cache / "locks") in (_fails(fetch_release, "0.22.0", code="VCG408").help or "")
+        assert str(cache / "locks") in (failure(fetch_release, "0.22.0", code="VCG408").help or "")
 
 
 # --- working copies --------------------------------------------------------------------------------------------------
@@ -902,5 +894,5 @@ def test_working_copy_over_something(index: Index, tmp_path: Path) -> None:
     index.add("0.22.0")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")
-    _fails(unpack_release, "0.22.0", tmp_path / "mine", code="VCG409")
+    failure(unpack_release, "0.22.0", tmp_path / "mine", code="VCG409")
     assert (tmp_path / "mine/notes.txt").read_text() == "mine"

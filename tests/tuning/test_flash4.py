@@ -1,6 +1,5 @@
 """Which attention kernel is taken, held against what was measured; where none is; and how it is called."""
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,20 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from measured import load
+from measured_attention import FLASH3, best, chosen, share
+
 from scaffold.runtime.tuning import attention, flash4
 from scaffold.runtime.tuning.base import Undo
 from scaffold.runtime.tuning.kernels import window_attention_reference
 
-RESULT = json.loads((Path(__file__).parents[2] / "benchmarks/results/attention_h200.json").read_text(encoding="utf-8"))
-FLASH3 = "FlashAttention 3"
-
-
-def taken(row):
-    lengths = row["sequences"]
-    kernel = flash4.choose(
-        row["head_size"], row["heads"], len(lengths), sum(lengths), max(lengths), RESULT["processors"]
-    )
-    return FLASH3 if kernel is None else f"{kernel.rows}x{kernel.columns}"
+RESULT = load("attention_h200")
 
 
 def test_every_kernel_was_measured_and_right():
@@ -37,13 +32,13 @@ def test_every_kernel_was_measured_and_right():
 
 @pytest.mark.parametrize("row", RESULT["rows"], ids=lambda row: f"{row['head_size']}-{row['sequences']}-{row['tiles']}")
 def test_the_kernel_that_is_taken_is_near_the_best(row):
-    us = row["us"][taken(row)]
+    us = row["us"][chosen(row, RESULT["processors"])]
     assert us <= 1.06 * row["us"][FLASH3]
-    assert us <= 1.11 * min(t for name, t in row["us"].items() if name == FLASH3 or "x" in name)
+    assert us <= 1.11 * best(row)
 
 
 def test_most_shapes_gain():
-    shares = [row["us"][taken(row)] / row["us"][FLASH3] for row in RESULT["rows"]]
+    shares = [share(row, RESULT["processors"]) for row in RESULT["rows"]]
     assert sum(share < 0.97 for share in shares) > 0.75 * len(shares)
 
 
