@@ -192,9 +192,7 @@ def stream(result: dict[str, Any]) -> str:
             engines = [
                 engine["stream"] for name, engine in detail.items() if _mode(name) == mode and engine.get("stream")
             ]
-            # A first result had one pass, and no list.
-            passes = zip(*(found if isinstance(found, list) else [found] for found in engines), strict=True)
-            for number, runs in enumerate(passes, 1):
+            for number, runs in enumerate(zip(*engines, strict=True), 1):
                 done = [run["work"] for run in runs if mode == "ours" and "work" in run]
                 lines.append(
                     [

@@ -111,14 +111,13 @@ def ratios(columns: dict[str, tuple[str, dict[str, Any]]]) -> str:
     def both(key: str, form: str) -> list[str]:
         return [f"{measured[key]['vllm']:{form}} / {measured[key]['ours']:{form}}" for _, measured in columns.values()]
 
-    noise = [measured["summary"].get("noise") for _, measured in columns.values()]
     rows = [
         ["vLLM / exact (worst)", *of_exact("vllm", 2)],
         ["ours / exact, default ladder (worst)", *of_exact("ours", 3)],
         ["ours / exact, fitted ladder (worst)", *of_exact("ours_fitted", 3)],
         ["ours / eager, worst workload, default ladder", *of_eager("ours")],
         ["ours / eager, worst workload, fitted ladder", *of_eager("ours_fitted")],
-        ["noise", *("" if value is None else f"{value:.3f}" for value in noise)],
+        ["noise", *(f"{measured['summary']['noise']:.3f}" for _, measured in columns.values())],
         ["graph memory, vLLM's budgets, MiB", *memory("graph_memory_mb", "vllm")],
         ["graph memory, ours, MiB", *memory("graph_memory_mb", "ours")],
         ["graph memory at start-up, ours, MiB", *memory("start_memory_mb", "ours")],

@@ -90,16 +90,12 @@ def runs(result: Mapping[str, Any]) -> str:
             run = {**result, **result["models"][name].get("run", {})}
             key = (run["date"], run["ceilings"]["tflops"], run["ceilings"]["tbytes"])
             groups.setdefault(key, []).append(name)
-    rounds = {row["model"]: row.get("rounds", EARLIER_ROUNDS) for row in result["rows"]}
+    rounds = {row["model"]: row["rounds"] for row in result["rows"]}
     lines = []
     for (date, tflops, tbytes), names in groups.items():
         calls = ", ".join(f"{NAMES[name]} {rounds[name]}" for name in names)
         lines.append([date, calls, f"{tflops:.0f}", f"{tbytes:.2f}"])
     return table(("run of", "models, and calls that a median is of", "TFLOP/s", "TB/s"), lines)
-
-
-#: Calls of each median in older rows, which do not tell it.
-EARLIER_ROUNDS = 15
 
 
 def drawn(result: Mapping[str, Any]) -> str:
