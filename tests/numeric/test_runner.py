@@ -54,6 +54,30 @@ def child(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
 
 
+def serving(monkeypatch: pytest.MonkeyPatch, log: Path, failure: str = "sys.exit(1)") -> None:
+    """Let the child note its number, and serve one request after the other; it fails so where the tail is fa3."""
+    child(
+        monkeypatch,
+        f"open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "for line in sys.stdin:\n"
+        f"    if json.loads(line)['tail'] == 'fa3': {failure}; continue\n"
+        "    say(event='progress', text='asked')\n"
+        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
+    )
+
+
+def processes(log: Path) -> list[int]:
+    """The numbers of the children so far."""
+    return [int(line) for line in log.read_text().split()]
+
+
+def elsewhere(request: NumericRequest, tree: Path) -> NumericRequest:
+    """The same of another tree."""
+    (tree / "vllm").mkdir(parents=True)
+    (tree / "vllm/__init__.py").touch()
+    return replace(request, tree=tree)
+
+
 def error_event(role: str, stage: str, kind: str = "ValueError") -> str:
     return f"ask(); say(event='error', role={role!r}, stage={stage!r}, kind={kind!r}, message='m', traceback=['t\\n'])"
 
@@ -173,20 +197,14 @@ def test_one_process_serves_neighbours_and_is_replaced_where_it_may_still_run(
     failure: str, starts: int, request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    child(
-        monkeypatch,
-        f"open({str(log)!r}, 'a').write('start\\n')\n"
-        "for line in sys.stdin:\n"
-        f"    if json.loads(line)['tail'] == 'fa3': {failure}; continue\n"
-        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
-    )
+    serving(monkeypatch, log, failure)
     requests = [
         replace(request_for, tail=tail, options=replace(request_for.options, timeout_s=3))
         for tail in ("fa2", "fa2", "fa3", "fa2")
     ]
     reports = runner.check_numerics_all(requests)
     assert [report.failure is None for report in reports] == [True, True, False, True]
-    assert log.read_text() == "start\n" * starts
+    assert len(processes(log)) == starts
 
 
 def interrupted(text: str) -> None:
@@ -198,49 +216,36 @@ def test_a_process_is_kept_warm_for_its_tree_only(
     request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    child(
-        monkeypatch,
-        f"open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
-        "for line in sys.stdin:\n"
-        "    if json.loads(line)['tail'] == 'fa3': sys.exit(1)\n"
-        "    say(event='progress', text='asked')\n"
-        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
-    )
-    other = replace(request_for, tree=tmp_path / "other")
-    (other.tree / "vllm").mkdir(parents=True)
-    (other.tree / "vllm/__init__.py").touch()
-
-    def processes() -> list[int]:
-        return [int(line) for line in log.read_text().split()]
-
+    serving(monkeypatch, log)
+    other = elsewhere(request_for, tmp_path / "other")
     said: list[str] = []
     with runner.keep_warm() as warm:
         assert runner.check_numerics(request_for).failure is None
         with runner.keep_warm():  # an inner one has its own, and ends it
             assert runner.check_numerics(request_for, watch=NoteTaker(said.append)).failure is None
-        assert len(processes()) == 2
+        assert len(processes(log)) == 2
         assert runner.check_numerics(request_for, watch=NoteTaker(said.append)).failure is None
-        assert (len(processes()), len(said)) == (2, 2), said  # the same process tells who asks now
+        assert (len(processes(log)), len(said)) == (2, 2), said  # the same process tells who asks now
         runner.check_numerics(other)
         runner.check_numerics(request_for)
-        assert len(processes()) == 4
+        assert len(processes(log)) == 4
         assert runner.check_numerics(replace(request_for, tail="fa3")).failure is not None
         assert runner.check_numerics(request_for).failure is None
-        assert len(processes()) == 5  # one that died is replaced
+        assert len(processes(log)) == 5  # one that died is replaced
         with pytest.raises(DiagnosticError):
             runner.check_numerics(replace(request_for, recipe="resnet"))
         runner.check_numerics(request_for)
-        assert len(processes()) == 5  # it was asked nothing
+        assert len(processes(log)) == 5  # it was asked nothing
         with pytest.raises(KeyboardInterrupt):
             runner.check_numerics(request_for, watch=NoteTaker(interrupted))
         runner.check_numerics(request_for)
-        assert len(processes()) == 6  # nobody knows what it was doing
+        assert len(processes(log)) == 6  # nobody knows what it was doing
         warm.close()
         with pytest.raises(ProcessLookupError):
-            os.kill(processes()[-1], 0)
+            os.kill(processes(log)[-1], 0)
         runner.check_numerics(request_for)
-        assert len(processes()) == 7
-    for process in processes():
+        assert len(processes(log)) == 7
+    for process in processes(log):
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
 
@@ -249,27 +254,18 @@ def test_processes_of_several_trees_are_kept_the_last_asked_ones(
     request_for: NumericRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    child(
-        monkeypatch,
-        f"open({str(log)!r}, 'a').write('.')\n"
-        "for line in sys.stdin:\n"
-        "    say(event='progress', text='asked')\n"
-        f"    say(event='report', data={json.dumps(REPORT)}); say(event='ended', status=0)\n",
-    )
-    trees = {name: replace(request_for, tree=tmp_path / name) for name in "abc"}
-    for request in trees.values():
-        (request.tree / "vllm").mkdir(parents=True)
-        (request.tree / "vllm/__init__.py").touch()
+    serving(monkeypatch, log)
+    trees = {name: elsewhere(request_for, tmp_path / name) for name in "abc"}
     with runner.keep_warm(trees=2):
         for name in "abacab":  # the third tree ends the process of b, and b then that of c
             assert runner.check_numerics(trees[name]).failure is None
-        assert len(log.read_text()) == 4
+        assert len(processes(log)) == 4
         with pytest.raises(KeyboardInterrupt):
             runner.check_numerics(trees["b"], watch=NoteTaker(interrupted))
         runner.check_numerics(trees["a"])
-        assert len(log.read_text()) == 4, "another tree's process stays"
+        assert len(processes(log)) == 4, "another tree's process stays"
         runner.check_numerics(trees["b"])
-    assert len(log.read_text()) == 5
+    assert len(processes(log)) == 5
 
 
 #: Says which content of a file each process sees: in its own tree, and in the changed one that it is asked about.
