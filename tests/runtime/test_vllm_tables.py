@@ -26,6 +26,16 @@ class Tower(nn.Module):
 
 
 @pytest.fixture
+def tower():
+    return Tower()
+
+
+@pytest.fixture
+def kept(tower):
+    return KeptTables(tower, MOST)
+
+
+@pytest.fixture
 def computed(monkeypatch):
     """The sizes that PyTorch's own function computed."""
     sizes, original = [], functional.interpolate
@@ -43,9 +53,7 @@ def run(tower, kept, *size, **named):
         return tower(*size, **named)
 
 
-def test_each_size_is_computed_once_with_the_same_bits(computed):
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_each_size_is_computed_once_with_the_same_bits(tower, kept, computed):
     with torch.inference_mode():
         want = {size: tower(*size) for size in ((4, 6), (6, 4))}
         nearest = tower(4, 6, mode="nearest")
@@ -57,18 +65,14 @@ def test_each_size_is_computed_once_with_the_same_bits(computed):
     assert computed == [(4, 6), (6, 4), (4, 6)]
 
 
-def test_a_caller_may_write_into_what_it_gets():
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_a_caller_may_write_into_what_it_gets(tower, kept):
     want = run(tower, kept, 4, 6).clone()
     with torch.inference_mode():
         run(tower, kept, 4, 6).zero_()
     assert torch.equal(run(tower, kept, 4, 6), want)
 
 
-def test_new_weights_are_interpolated_once_they_are_known(computed):
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_new_weights_are_interpolated_once_they_are_known(tower, kept, computed):
     before = run(tower, kept, 4, 6)
     tower.weight.data.mul_(2)
     kept.forget()
@@ -79,9 +83,7 @@ def test_new_weights_are_interpolated_once_they_are_known(computed):
     assert len(computed) == 3
 
 
-def test_pixels_and_gradients_and_captures_are_left_alone(computed, monkeypatch):
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_pixels_and_gradients_and_captures_are_left_alone(tower, kept, computed, monkeypatch):
     pixels = torch.ones(1, 3, 8, 8)
     for _ in range(2):
         with torch.inference_mode(), kept:
@@ -95,8 +97,7 @@ def test_pixels_and_gradients_and_captures_are_left_alone(computed, monkeypatch)
     assert len(computed) == 6
 
 
-def test_the_least_used_go_where_memory_is_full(computed):
-    tower = Tower()
+def test_the_least_used_go_where_memory_is_full(tower, computed):
     kept = KeptTables(tower, 2 * 4 * 24 * 4)  # two results of 24 positions
     for size in ((4, 6), (6, 4), (4, 6), (3, 8), (4, 6), (6, 4)):
         run(tower, kept, *size)
@@ -107,9 +108,7 @@ def test_the_least_used_go_where_memory_is_full(computed):
     assert computed[-2:] == [(8, 4), (8, 4)]
 
 
-def test_a_write_into_a_weight_is_seen(computed):
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_a_write_into_a_weight_is_seen(tower, kept, computed):
     before = run(tower, kept, 4, 6)
     with torch.no_grad():
         tower.weight.mul_(2)
@@ -144,9 +143,7 @@ def test_threads_with_tables_of_their_own_do_not_meet():
     assert functional.interpolate is original
 
 
-def test_a_thread_without_tables_gets_what_pytorch_computes(computed):
-    tower = Tower()
-    kept = KeptTables(tower, MOST)
+def test_a_thread_without_tables_gets_what_pytorch_computes(tower, kept, computed):
 
     def outside():
         with torch.inference_mode():
@@ -161,9 +158,9 @@ def test_a_thread_without_tables_gets_what_pytorch_computes(computed):
     assert not kept._kept
 
 
-def test_another_plugins_function_stays(monkeypatch):
+def test_another_plugins_function_stays(kept, monkeypatch):
     """It came while a thread was in the tables, and may call what it found there for ever."""
-    kept, original = KeptTables(Tower(), MOST), functional.interpolate
+    original = functional.interpolate
     with kept:
         found = functional.interpolate
 
@@ -182,9 +179,8 @@ def test_another_plugins_function_stays(monkeypatch):
     assert functional.interpolate is original
 
 
-def test_pytorchs_function_is_back_afterwards():
+def test_pytorchs_function_is_back_afterwards(kept):
     original = functional.interpolate
-    kept = KeptTables(Tower(), MOST)
     with kept:
         with kept:
             assert functional.interpolate is not original
@@ -201,8 +197,7 @@ def test_a_model_interpolates_where_a_file_of_its_classes_calls_it():
     assert interpolates(nn.Sequential(unread()))
 
 
-def test_nothing_is_kept_without_memory(computed):
-    tower = Tower()
+def test_nothing_is_kept_without_memory(tower, computed):
     kept = KeptTables(tower)
     for _ in range(2):
         run(tower, kept, 4, 6)
