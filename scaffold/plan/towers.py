@@ -201,7 +201,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             "give budget.frames as an expression instead of a method of the processing info",
         )
     if dialect is not None and not dialect.padding_logics:
-        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[tuple[int, int], dict]")
+        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]")
         facts = replace(facts, keeps_offsets=kept)
     for path, edit in inits.edits():
         edits[path].append(edit)
@@ -537,14 +537,17 @@ class _Inits:
         return self._keep([_configuring_init(self.families[0])], f"self.{attribute} = {value}")
 
     def keep_everywhere(self, attribute: str, value: str, annotation: str = "") -> bool:
-        """Whether the model and each subclass with its port can; None of them does where one cannot."""
-        lacking = [family for family in self.families if not _has(family, attribute)]
+        """Whether the model and each subclass with its port can, or do; none of them does where one cannot."""
+        if any(find_method(owner, attribute) for family in self.families for _, owner in family):
+            return False  # a property of an earlier port, which could not
+        found = [_configuring_init(family) for family in self.families if not _has(family, attribute)]
+        foreign = [one for one in found if one and self.tree.package is not None and not self.tree.beside(one.file)]
         kind = f": {annotation}" if annotation else ""
-        return self._keep([*map(_configuring_init, lacking)], f"self.{attribute}{kind} = {value}")
+        return not found or (not foreign and self._keep(found, f"self.{attribute}{kind} = {value}"))
 
     def _keep(self, found: Sequence[ConfiguringInit | None], statement: str) -> bool:
-        changes = [init for init in found if init and (self.tree.package is None or self.tree.beside(init.file))]
-        if not changes or len(changes) < len(found):
+        changes = [init for init in found if init is not None]
+        if len(changes) < len(found):
             return False
         for init in dict.fromkeys(changes):
             self.statements.setdefault(init, []).append(statement)

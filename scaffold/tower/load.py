@@ -69,8 +69,8 @@ def _split(
 ) -> tuple[Replaced, ...]:
     """The methods of the proven split, compiled in the namespaces of the modules that they come from.
 
-    None where the class has a metadata method. `frames`: the main sequences are frames, not items. With `fit` the tower is
-    read: lengths, parameters, the form of the grid.
+    None where the class has a metadata method. `frames`: the main sequences are frames, not items. With `fit` the tower
+    is read: lengths, parameters, the form of the grid.
     """
     tree, file = tree_of(owner)
     entry, data, metadata, names = asked

@@ -416,7 +416,7 @@ def test_a_release_that_pads_no_buffers_keeps_captured_offsets(qwen):
     tree, dialect = qwen("0.22.0"), read_protocol(qwen("0.22.0")).dialect
     found = plan_tower(spec, tree, find_model(tree, spec.module, spec.class_name), dialect)
     kept = [edit for edit in found.edits[QWEN] if isinstance(edit, ReplaceMethod) and edit.name == "__init__"]
-    line = "    self._encoder_cudagraph_offsets: dict[tuple[int, int], dict] = {}"
+    line = "    self._encoder_cudagraph_offsets: dict[int, dict[str, torch.Tensor]] = {}"
     assert all(line in edit.source.splitlines() for edit in kept)
     assert kept
 

@@ -35,6 +35,8 @@ LONG_CONTEXT = 32768
 
 #: How a check is named whose manager could not capture its graphs.
 _CAPTURE = ": capture"
+#: Attributes of a port's own.
+_OWN = "_encoder_cudagraph"
 
 Inputs = dict[str, Any]
 Embeddings = list[torch.Tensor]
@@ -75,14 +77,20 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
     #: Attributes of the host as it was made.
     _own: frozenset[str] = field(init=False)
+    #: Of these, what a port made for a manager to fill.
+    _empty: list[dict[Any, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._own = frozenset(vars(self.host))
+        made = vars(self.host)
+        self._own = frozenset(made)
+        self._empty = [value for name, value in made.items() if name.startswith(_OWN) and value == {}]
 
     def forget_managers(self) -> None:
         """The host as it was made: an engine gives a model one manager, so that none finds what an earlier one left."""
         for name in vars(self.host).keys() - self._own:
             delattr(self.host, name)
+        for kept in self._empty:
+            kept.clear()
         gc.collect()  # a manager and its recorded graphs are cycles: gigabytes where a model has large images
 
     def tokens(self, modality: str, item: Item) -> int:
