@@ -77,7 +77,7 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
     #: Attributes of the host as it was made.
     _own: frozenset[str] = field(init=False)
-    #: Of these, what a port made for a manager to fill.
+    #: The ones that a port made for a manager to fill.
     _empty: list[dict[Any, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
