@@ -228,7 +228,7 @@ def test_the_list_of_adapters_says_what_has_graphs() -> None:
         for file in render_outputs([Source("deepseek_ocr", port_of("deepseek_ocr"))]).files
         if file.path == "docs/adapters.md"
     ]
-    [row] = [line for line in page.content.decode().split("\n") if "`deepseek_ocr`" in line and line.startswith("|")]
+    [row] = [line for line in page.text.split("\n") if "`deepseek_ocr`" in line and line.startswith("|")]
     marks = [cell.strip() for cell in row.strip("| ").split("|")[-4:]]
     assert [mark.partition(" ")[2] for mark in marks] == [*["(whole images only)"] * 2, "", ""]
 

@@ -90,7 +90,7 @@ def test_frames_have_graphs_where_ports_name_paths(
 def test_a_page_says_which_adapters_serve_images_only() -> None:
     port = port_of("gemma4_mm")
     [page] = [file for file in render_outputs([Source("gemma4_mm", port)]).files if file.path == "docs/adapters.md"]
-    [row] = [line for line in page.content.decode().split("\n") if "`gemma4_mm`" in line and line.startswith("|")]
+    [row] = [line for line in page.text.split("\n") if "`gemma4_mm`" in line and line.startswith("|")]
     marks = [cell.strip() for cell in row.strip("|").split("|")[2:]]
     # Architecture and name, three columns of a full port, the module, and a mark for each served generation.
     assert [mark[0] for mark in marks[:3]] == ["✅"] * 3

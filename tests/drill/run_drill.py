@@ -47,7 +47,7 @@ def main(root: Path) -> None:
                 "generation": read_protocol(tree).generation.name,
                 "ports": ports,
                 "lab": {"passed": report.passed, "hits": report.hits, "misses": report.misses, "text": report.lines()},
-                "adapters": sorted({output.generation for output in made.files if output.generation}),
+                "adapters": sorted({output.generation.name for output in made.files if output.generation}),
             }
         )
     )

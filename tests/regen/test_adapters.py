@@ -332,7 +332,7 @@ def test_package_imports_neither_vllm_nor_torch() -> None:
 @pytest.mark.lab
 def test_lab_refuses_an_adapter_that_computes_something_else(release_tree, tmp_path: Path, outputs: Outputs) -> None:
     """The subclass is really what runs: a fault in it is found."""
-    source = next(o.content for o in outputs.files if o.path == "vitcg_adapters/v0_30/internvl.py").decode()
+    source = next(o.text for o in outputs.files if o.path == "vitcg_adapters/v0_30/internvl.py")
     features = "self.extract_feature(pixel_values).flatten"
     assert source.count(f"return {features}(0, 1)") == 1
     path = tmp_path / "internvl.py"
@@ -357,7 +357,7 @@ def test_adapter_equals_the_release(
 ) -> None:
     """With kernels and of a form that the sample in `test_generated_tests.py` lacks."""
     path = tmp_path / f"{name}.py"
-    path.write_bytes(next(o.content for o in outputs.files if o.path == f"vitcg_adapters/{generation}/{name}.py"))
+    path.write_text(next(o.text for o in outputs.files if o.path == f"vitcg_adapters/{generation}/{name}.py"), "utf-8")
 
     report = prove_adapter(name, path, release_tree(release), tail=tail)
 
@@ -374,7 +374,7 @@ def test_adapter_equals_the_release(
 @pytest.mark.lab
 def test_lab_refuses_an_adapter_that_splits_nothing(release_tree, tmp_path: Path, outputs: Outputs) -> None:
     """The split tower is really what runs: without it, the tower of 0.23 has no metadata."""
-    source = next(o.content for o in outputs.files if o.path == "vitcg_adapters/v0_23/glm4_1v.py").decode()
+    source = next(o.text for o in outputs.files if o.path == "vitcg_adapters/v0_23/glm4_1v.py")
     start = source.index("        split_at_load(\n")
     path = tmp_path / "glm4_1v.py"
     rest = source[source.index("\n        )\n", start) + len("\n        )\n") :]
