@@ -17,7 +17,7 @@ RELEASE = "0.33.0"
 #: Replays of each model at least.
 MODELS = {"deepseek_vl2": 60, "idefics3": 60, "kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
 
-PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "\n        return EncoderCudaGraphReplayBuffers"
+PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "}\n        )\n\n    def encoder_cudagraph_forward"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ MISTAKES = {
         Mutant(
             "embeddings of others", "embeddings(image_input, features)", "embeddings(image_input, -features)", "VCG650"
         ),
-        Mutant("tokens that a graph does not give", "num_tokens = self", "num_tokens = 2 * self", "VCG657"),
+        Mutant("tokens that a graph does not give", "output_tokens=n * self", "output_tokens=2 * n * self", "VCG657"),
     ],
     # Rows of images, not of tokens: the port counts them itself.
     "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG654")],

@@ -40,7 +40,7 @@ QWEN25 = (
     ),
     Mutant(
         "offsets are padded with zeros",
-        '"cu_seqlens": self._pad_cu_seqlens,\n                "cu_window_seqlens": self._pad_cu_seqlens,\n',
+        '"cu_seqlens": pad_cu_seqlens,\n                "cu_window_seqlens": pad_cu_seqlens,\n',
         "",
         "VCG665",
         "sequences of negative length",
@@ -107,8 +107,8 @@ QWEN25 = (
     ),
     Mutant(
         "padding loses the batch's last offset",
-        "to[: len(offsets)] = offsets\n",
-        "to[: len(offsets) - 1] = offsets[:-1]\n",
+        "    dst.zero_()\n    dst[:n].copy_(src)\n",
+        "    dst[: n - 1].copy_(src[:-1])\n",
         "VCG650",
         "differs from the replay's value from entry",
     ),
