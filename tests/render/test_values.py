@@ -397,10 +397,14 @@ def test_units_of_another_shape_are_the_models() -> None:
         agree([found[0], found[1]], [*model.embed_multimodal(**other)])
 
 
+#: LLaVA's call of its tower.
+TOWER = "self._image_pixels_to_features(self.vision_tower, pixel_values)"
+
+
 class ExplicitUnits(Units):
     """LLaVA with the methods that an explicit port makes of its code."""
 
-    def _encode_patches(self, pixels):
+    def whole(self, pixels):
         return self._image_pixels_to_features(self.vision_tower, pixels).mul(3)
 
     def _project_image_features(self, features):
@@ -413,11 +417,11 @@ class ExplicitUnits(Units):
 @pytest.mark.parametrize(
     "made_of",
     [
-        {"after": None, "encode": "_encode_patches"},
-        {"after": "_project_image_features", "returns": "torch.Tensor | tuple[torch.Tensor, ...]"},
-        {"after": "_split_image_features", "returns": "MultiModalEmbeddings"},
+        {"after": None, "held": "self.whole(pixel_values)"},
+        {"after": "_project_image_features", "returns": "torch.Tensor | tuple[torch.Tensor, ...]", "held": TOWER},
+        {"after": "_split_image_features", "returns": "MultiModalEmbeddings", "held": TOWER},
     ],
-    ids=["a method of the port", "what follows", "what follows makes items"],
+    ids=["all of it", "what follows", "what follows makes items"],
 )
 def test_units_of_an_explicit_port(made_of: dict[str, Any]) -> None:
     extraction = Extraction((), (), arguments=(), parsed=None, split=False, regroups=False, **made_of)
