@@ -234,7 +234,7 @@ def test_switches_are_off_inside_of_the_tower_and_afterwards_as_before(model):
 )
 def test_a_gate_of_negations_says_when_it_is_closed(gate, said):
     """As vLLM's own ports do: `[] if self.is_multimodal_pruning_enabled else [...]`."""
-    changes = {"gates": {"modalities": gate}} if gate else {}
+    changes = {"gates": {"modalities": gate} if gate else None}
 
     source = render_methods(port_of("mllama4", changes), profile_of("v0_30"), FACTS["unknown"]).source
 
