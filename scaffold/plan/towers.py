@@ -25,7 +25,7 @@ from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
-from scaffold.plan.views import OFFSETS, TreeFacts, claims_frames, counter_of
+from scaffold.plan.views import TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
@@ -55,6 +55,9 @@ _TYPE_CHECK = "tools/pre_commit/mypy.py"
 
 #: The gate of a port whose items data parallelism could not gather, and vLLM's functions that share an item's work.
 _DATA_PARALLEL, _SHARDED = "not self.use_data_parallel", "run_dp_sharded"
+
+#: The attribute with the offsets of each captured graph, where the manager pads no buffer (until 0.22).
+_OFFSETS = "_encoder_cudagraph_offsets"
 
 #: vLLM's functions that pad the offsets of a batch with empty sequences, and of a batch of FlashInfer's.
 _PADDING = ("_pad_cumulative_seqlens_buffer", "_pad_flashinfer_cu_seqlens_buffer")
@@ -201,7 +204,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             "give budget.frames as an expression instead of a method of the processing info",
         )
     if dialect is not None and not dialect.padding_logics:
-        kept = inits.keep_everywhere(OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]")
+        kept = inits.keep_everywhere(_OFFSETS, "{}", "dict[int, dict[str, torch.Tensor]]")
         facts = replace(facts, keeps_offsets=kept)
     for path, edit in inits.edits():
         edits[path].append(edit)

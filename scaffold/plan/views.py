@@ -51,9 +51,6 @@ _LEAST_BATCH = 8
 #: The buffers of rotary embeddings, by vLLM's words.
 _ROTARY = "rotary_pos_emb"
 
-#: The attribute with the offsets of each captured graph, where the manager pads no buffer (until 0.22).
-OFFSETS = "_encoder_cudagraph_offsets"
-
 #: No code at all.
 _NONE = Code("")
 
