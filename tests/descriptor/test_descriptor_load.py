@@ -19,7 +19,7 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.diagnostics.catalogue import all_codes
 
 #: Descriptors with a gate: on pruning, on how a processor cuts images, and on data-parallel towers.
-GATED = {"cohere_compass", "kimi_k25", "minicpmv", "nano_nemotron_vl", "qwen2_5_vl", "qwen3_vl"}
+GATED = {"cohere_compass", "kimi_k25", "minicpmv", "mllama4", "nano_nemotron_vl", "qwen2_5_vl", "qwen3_vl"}
 PACKAGE = Path(sys.modules["scaffold.descriptor"].__file__ or "").parent
 
 

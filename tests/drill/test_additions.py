@@ -143,7 +143,7 @@ def test_an_error_is_two_files(copy: Copy) -> None:
 def test_a_generation_is_two_files() -> None:
     """Its record, in which one pair of names is given by hand, and a template: `test_drill.py` runs this change."""
     patch = (Path(__file__).parent / "generation.patch").read_text("utf-8")
-    assert re.findall(r"^\+\+\+ b/(.*)$", patch, re.MULTILINE) == ["templates/units/model.py.jinja"]
+    assert re.findall(r"^\+\+\+ b/(.*)$", patch, re.MULTILINE) == ["templates/units/eager.py.jinja"]
 
 
 def test_a_layout_key_is_four_files(copy: Copy) -> None:
