@@ -399,12 +399,13 @@ def numeric_requests(
     overlay: dict[str, bytes] = {}
     before: dict[str, bytes] = {}
     counts_units = single = gated = False
+    in_tree = True
     if not as_is:
         prepared = prepare_port(port, tree, replace=True)
         if (drift := find_drift(prepared, tree)) is not None:
             raise DiagnosticError(drift)
         counts_units, single = prepared.plan.counts_units, prepared.plan.single
-        gated = prepared.plan.methods.view.gate is not None
+        gated, in_tree = prepared.plan.methods.view.gate is not None, not prepared.plan.reenters
         port, changes = prepared.plan.port, prepared.package
         if not changes:
             changes = published_changes(tree.home, f"new {port.name}")
@@ -420,6 +421,7 @@ def numeric_requests(
         edges=True,
         counts_units=counts_units,
         single=single,
+        in_tree=in_tree,
         timeout_s=_time_limit(automatic),
     )
     return [
@@ -467,6 +469,7 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
             image_embeds=automatic is not None,
             counts_units=prepared.plan.counts_units,
             single=prepared.plan.single,
+            in_tree=not prepared.plan.reenters,
             timeout_s=_time_limit(automatic),
         ),
     )

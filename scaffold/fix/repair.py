@@ -158,13 +158,13 @@ class Port:
         body = self.function(name).body
         return next((node for node in body if not _stays_ahead(node)), body[-1])
 
-    def insert(self, name: str, statement: ast.stmt, lines: Sequence[str]) -> TextEdit:
-        """These lines before a statement of a method and the comment above it."""
+    def insert(self, name: str, node: ast.stmt | ast.keyword, lines: Sequence[str]) -> TextEdit:
+        """These lines before a statement of a method, or an argument on a line of its own, and the comment above it."""
         text = self.methods[name][0].text.splitlines()
-        line = statement.lineno
+        line = node.lineno
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
-        return self._lines(name, line, statement.col_offset, lines)
+        return self._lines(name, line, node.col_offset, lines)
 
     def comment(self, name: str, text: str) -> TextEdit:
         """This comment in the place of the one above the first statement of a method, if there is one."""

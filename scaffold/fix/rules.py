@@ -18,7 +18,7 @@ from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
 from scaffold.protocol import SourceTree, find_model
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name, self_attribute
+from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
@@ -370,6 +370,26 @@ def _no_sharding_inside(port: Port) -> Repair | None:
     )
 
 
+def _no_graphs_where_shared(port: Port) -> Repair | None:
+    """No modality has graphs where ranks encode items of their own with layers whose weights all of them share."""
+    listed = [one for call in _calls(port.function(CONFIG)) for one in call.keywords if one.arg == "modalities"]
+    sets = (has_attribute(owner, _SWITCH) for _, owner in port.program.lineage(port.owner))
+    if len(listed) != 1 or not any(sets):
+        return None
+    return port.repair(
+        "no graphs where ranks share layers",
+        CONFIG,
+        [
+            port.insert(CONFIG, listed[0], ["# Ranks share a layer of the projector: none may have items of its own."]),
+            put(listed[0].value, f"[] if self.{_SWITCH} else {port.text(CONFIG, listed[0].value)}"),
+        ],
+        "with data parallelism each rank encodes items of its own, and a layer between pixels and embeddings whose "
+        "weights ranks share mixes their results",
+        "such servers have no graphs",
+        lambda check: check.code == "VCG670",
+    )
+
+
 def _entries(port: Port, heirs: Sequence[Owner]) -> list[Method]:
     """Both forwards, or the method that nothing but them calls."""
     forwards = [port.methods[FORWARD], port.methods[EAGER]]
@@ -468,6 +488,7 @@ _RULES = (
     _copy_on_clone,
     _finished_once,
     _no_sharding_inside,
+    _no_graphs_where_shared,
     _embeddings_run_eagerly,
     _many_frames_run_eagerly,
 )

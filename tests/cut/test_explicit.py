@@ -299,6 +299,23 @@ def test_a_method_of_the_model_is_enough_where_rows_go_to_items(is_converted: bo
     assert process in found
 
 
+#: A class of the model's file, and whether the port keeps its gate for data parallelism.
+PROJECTORS = {
+    "none": ("", False),
+    "on each rank": ("class A(nn.Module):\n    layer = ColumnParallelLinear(2, 2, disable_tp=True)\n", False),
+    "split over ranks": ("class A(nn.Module):\n    layer = ColumnParallelLinear(2, 2)\n", True),
+    "shared out": ("class A(nn.Module):\n    run = run_dp_sharded_vision_model\n", True),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTORS)
+def test_a_gate_stays_where_ranks_share_a_layer_or_an_item(name: str, release_tree: Any) -> None:
+    tree, (projector, gated) = release_tree(RELEASE), PROJECTORS[name]
+    changed = tree.with_files({EAGLE: f"{tree.read(EAGLE)}\n\n{projector}".encode()})
+    found = ported_text(changed, load_descriptor_text(PORT, "eagle.yaml"))
+    assert ("modalities=[] if self.use_data_parallel" in found) is gated
+
+
 # -- what is left to the other form, or refused ------------------------------------------------------------------------
 
 

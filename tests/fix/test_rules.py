@@ -377,6 +377,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("ernie45_vl", "finished once", failed("VCG658"), False),
     ("internvl", "no sharding inside", failed("VCG661"), True),
     ("internvl", "no sharding inside", failed("VCG660"), False),
+    ("mllama4", "no graphs where ranks share layers", failed("VCG670"), True),
+    ("mllama4", "no graphs where ranks share layers", failed("VCG661"), False),
     ("idefics3", "embeddings run eagerly", failed("VCG660"), True),
     ("idefics3", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),

@@ -5,6 +5,7 @@ Also what upstream's own ports get wrong.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -70,6 +71,22 @@ def test_last_release_without_a_port(release_tree: Any, name: str) -> None:
     source, model = f"vllm/model_executor/models/{name}.py", MODELS[name]
     assert model.word not in release_tree(f"0.{model.pristine}.0").read(source)
     assert model.word in release_tree(f"0.{model.pristine + 1}.0").read(source)
+
+
+@pytest.mark.parametrize("minor", [23, pytest.param(33, marks=pytest.mark.slow)])
+def test_graphs_of_data_parallel_ranks_that_share_the_projector_are_found(release_tree: Any, minor: int) -> None:
+    path = shipped_path("mllama4")
+    assert path is not None
+    gate = "modalities: not self.use_data_parallel"
+    text = path.read_text()
+    assert gate in text
+    port = load_descriptor_text(text.replace(gate, "modalities: self.config.text_config.hidden_size > 0"), path.name)
+    [request] = numeric_requests(port, release_tree(f"0.{minor}.0"))
+
+    report = check_numerics(replace(request, recipe="mllama4", options=replace(request.options, short=True)))
+
+    [problem] = report.diagnostics()
+    assert (problem.code, "share the weights of multi_modal_projector.linear_1" in problem.message) == ("VCG670", True)
 
 
 def test_gemma_3s_hand_written_port_has_the_defects(release_tree: Any) -> None:

@@ -18,8 +18,39 @@ class Tower(nn.Module):
             setattr(self.inner, name, value)
 
 
-def config(lora=None):
-    return SimpleNamespace(lora_config=lora)
+def config(lora=None, mode="weights", ranks=1):
+    multimodal = SimpleNamespace(mm_encoder_tp_mode=mode)
+    return SimpleNamespace(
+        lora_config=lora,
+        model_config=SimpleNamespace(multimodal_config=multimodal),
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
+    )
+
+
+class ColumnParallelLinear(nn.Module):
+    """As vLLM's: a rank's part of the weights, or all of them where a model says so."""
+
+    def __init__(self, tp_size):
+        super().__init__()
+        self.tp_size = tp_size
+
+
+class QKVParallelLinear(ColumnParallelLinear):
+    pass
+
+
+class ReplicatedLinear(nn.Module):
+    tp_size = 2
+
+
+class Split(nn.Module):
+    """A tower, and a language model that ranks always share."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.visual = nn.ModuleDict({"fc1": layer})
+        self.language_model = nn.ModuleDict({"fc1": ColumnParallelLinear(2)})
+        self.score = nn.ModuleDict({"dense": ColumnParallelLinear(2)})
 
 
 @pytest.mark.parametrize(
@@ -29,6 +60,11 @@ def config(lora=None):
         (config(SimpleNamespace(enable_tower_connector_lora=False)), Tower(), None, ""),
         (config(SimpleNamespace(enable_tower_connector_lora=True)), Tower(), "lora", "enable_tower_connector_lora"),
         (config(), Tower(attn_backend="TORCH_SDPA"), "attention-backend", "TORCH_SDPA reads sequence lengths"),
+        (config(mode="data", ranks=2), Split(QKVParallelLinear(2)), "shared-layer", "share the layer visual.fc1"),
+        (config(mode="data", ranks=2), Split(ColumnParallelLinear(1)), None, ""),
+        (config(mode="data", ranks=2), Split(ReplicatedLinear()), None, ""),
+        (config(mode="data", ranks=1), Split(ColumnParallelLinear(2)), None, ""),
+        (config(mode="weights", ranks=2), Split(ColumnParallelLinear(2)), None, ""),
         (config(), Tower(_fp8_dynamic_scale=False), None, ""),
         (config(), Tower(_fp8_dynamic_scale=True), "fp8-dynamic-scale", "mm_encoder_fp8_scale_path"),
     ],

@@ -29,7 +29,7 @@ from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuni
 from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
 from scaffold.runtime.vllm.model import VllmAdapter, inherits, own_axes, sync_allowed
-from scaffold.runtime.vllm.refusal import Refusal, refusal_of
+from scaffold.runtime.vllm.refusal import Refusal, refusal_of, shards_items
 from scaffold.runtime.vllm.settings import SOUND, Settings, read_settings
 
 logger = logging.getLogger("scaffold.runtime.vllm")
@@ -118,7 +118,7 @@ class EncoderCudaGraphManager:
         multimodal = vllm_config.model_config.multimodal_config
         assert multimodal is not None
         self._choose_frames(vllm_config.compilation_config, multimodal)
-        self.use_dp = multimodal.mm_encoder_tp_mode == "data" and vllm_config.parallel_config.tensor_parallel_size > 1
+        self.use_dp = shards_items(vllm_config)
         self.budget_graphs: dict[Any, Any] = {}
         self.graph_pool = None
         self._choose_paths(dialect)

@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 
+from scaffold.runtime.tuning.tower import tower_modules
 from scaffold.runtime.vllm.model import attention_backend
 from scaffold.runtime.vllm.settings import SOUND
 
 #: Attention backends whose variable-length path reads lengths on the host in every call.
 UNCAPTURABLE_BACKENDS = ("TORCH_SDPA",)
+
+#: vLLM's linear layers whose weights are split over ranks, unless a model says `disable_tp`; others derive from them.
+_SHARDED_LINEARS = {"ColumnParallelLinear", "RowParallelLinear"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,13 @@ def refusal_of(vllm_config: Any, model: Any, modalities: Sequence[str]) -> Refus
             f"the attention backend {backend} reads sequence lengths on the host and cannot be captured; choose "
             "FLASH_ATTN, FLASHINFER or TRITON_ATTN with mm_encoder_attn_backend",
         )
+    shared = shared_layer(model, sound=sound) if shards_items(vllm_config) else None
+    if shared is not None:
+        return Refusal(
+            "shared-layer",
+            f"ranks share the layer {shared}, so none can encode items of its own, as mm_encoder_tp_mode=data asks; "
+            "mm_encoder_tp_mode=weights has graphs",
+        )
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     if any(getattr(module, "_fp8_dynamic_scale", False) for module in modules):
         return Refusal(
@@ -58,6 +69,29 @@ def refusal_of(vllm_config: Any, model: Any, modalities: Sequence[str]) -> Refus
             "FP8 attention in the tower finds its scales on the host (mm_encoder_attn_dtype without "
             "mm_encoder_fp8_scale_path) and cannot be captured; give a file of scales",
         )
+    return None
+
+
+def shards_items(vllm_config: Any) -> bool:
+    """Whether each rank encodes items of its own (`mm_encoder_tp_mode=data`)."""
+    multimodal = getattr(getattr(vllm_config, "model_config", None), "multimodal_config", None)
+    return (
+        getattr(multimodal, "mm_encoder_tp_mode", None) == "data"
+        and vllm_config.parallel_config.tensor_parallel_size > 1
+    )
+
+
+def shared_layer(model: Any, *, sound: bool = False) -> str | None:
+    """The first layer between an item and its embeddings whose weights lie on several ranks, None if none does.
+
+    vLLM makes a tower whole on each rank where items are shared, but not every projector behind one: Llama 4's gathers
+    columns, and Isaac's adds up rows, of whatever the ranks compute at that moment.
+    """
+    for name, module in tower_modules(model, sound).items():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        is_head = name.partition(".")[0] == "score"  # vLLM's name for what a classifier puts behind the language model
+        if kinds & _SHARDED_LINEARS and module.tp_size > 1 and not is_head:
+            return name
     return None
 
 

@@ -248,6 +248,26 @@ def _build(request: dict[str, Any], stages: Stages, host_class: str | None = Non
     return host.eval().requires_grad_(False), config
 
 
+def _build_data_parallel(request: dict[str, Any]) -> tuple[Any, Any]:
+    """The host again, of a server that spreads items over ranks. Its process group is there already."""
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+    from scaffold.verify.numeric.recipes.base import ENCODER_MODE, engine_config, process_weights, randomise
+    from scaffold.verify.numeric.recipes.found import requested_recipe
+
+    config = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    mode = ENCODER_MODE.set("data")
+    try:
+        config.model_config = engine_config(None, ()).model_config  # layers ask the current configuration
+        with set_current_vllm_config(config):
+            host, config = requested_recipe(request).build(request["host"] if request["role"] != "both" else None)
+    finally:
+        ENCODER_MODE.reset(mode)
+    randomise(host)
+    process_weights(host)
+    return host.eval().requires_grad_(False), config
+
+
 def _make_oracle(request: dict[str, Any], host: Any, stages: Stages) -> dict[str, Any]:
     """`oracle_of` a model as it was made, and what its recipe says of it."""
     from scaffold.verify.numeric import session
@@ -327,6 +347,7 @@ def _check(
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
     bench.counts_units, bench.single = options["counts_units"], options["single"]
+    bench.in_tree = options["in_tree"]
     sessions = session.sessions_of(recipe, options["edges"], options["short"])
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)
@@ -365,6 +386,7 @@ def _check(
             announce.settled(())
         elif not options["short"] and (option, request["role"]) == ("long_context", "both"):
             bench.not_run.append("a long context: not tried on an implementation as it is")
+    session.check_shared_layers(bench, lambda: _build_data_parallel(request))
     report = NumericReport(
         recipe=request["recipe"],
         release="",

@@ -37,7 +37,8 @@ class NumericOptions:
     context shorter than one item, a long context, and more video frames than a graph has room for. A long context is
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
     makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
-    whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items.
+    whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items. `in_tree`
+    is False for a port that re-enters, which adapters are.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -50,6 +51,7 @@ class NumericOptions:
     short: bool = False
     counts_units: bool = False
     single: bool = False
+    in_tree: bool = True
     timeout_s: float = 240.0
 
 
@@ -416,6 +418,7 @@ _HELP = {
     "VCG668": "nothing was compared, so the port may be right: write a recipe that makes these inputs "
     "(docs/verify.md), and name it with --recipe",
     "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
+    "VCG670": "add `gates: {modalities: not self.use_data_parallel}` to the descriptor, or what the class calls it",
     "VCG662": "clamp the minimum token budget to the maximum",
     "VCG654": "mend the line that is named last; it ran while the manager captured, selected items or filled buffers",
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",

@@ -65,6 +65,8 @@ class Bench:
     tolerance: float = TOLERANCE
     #: Whether a graph holds whole units, each of as many rows as the port counts for it.
     counts_units: bool = False
+    #: Whether the port is for a tree. The plugin itself looks for layers that ranks share.
+    in_tree: bool = True
     #: Whether an item is one unit, so that a graph holds no more of them than a batch has items.
     single: bool = False
     #: Tokens of a port's budgets for one of the recipe's.
@@ -697,6 +699,45 @@ def check_data_parallel_switch(bench: Bench) -> None:
     finally:
         for module, value in zip(switched, saved, strict=True):
             module.use_data_parallel = value
+
+
+def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]) -> None:
+    """With data parallelism each rank encodes items of its own, so no layer on their way may be split over ranks.
+
+    Ranks would add up rows, or join columns, of each other's items. `build` makes the host as data parallelism does.
+    One rank has whole layers, so this asks what vLLM's layers were told. A model without such layers gets no check.
+    """
+    if not getattr(bench.host, "supports_encoder_tp_data", False):
+        return
+    try:
+        host, config = build()
+    except Exception as error:
+        bench.not_run.append(f"layers that data-parallel ranks share: {type(error).__name__}: {error}")
+        return
+    kinds = {"ColumnParallelLinear", "RowParallelLinear"}
+    split = {
+        name: module
+        for name, module in host.named_modules()
+        if kinds & {kind.__name__ for kind in type(module).__mro__} and not module.disable_tp
+    }
+    if not split:
+        return
+    ran: list[str] = []
+    for name, module in split.items():
+        module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+    bench.lab.place_model(host)
+    inner = replace(bench, host=host, config=config, checks=[], hits=0, misses=0)
+    run_session(inner, fitted(inner, bench.recipe.sessions()[:1], bench.counts_units)[0])
+    name = "data parallelism shares no layer"
+    if not ran or not inner.hits + inner.misses:  # a manager captures graphs of no modality, too, and serves nothing
+        bench.checks.append(Check(name, "all", True, detail="no call that the manager serves runs one"))
+        return
+    names = ", ".join(dict.fromkeys(ran))
+    if not bench.in_tree:
+        bench.not_run.append(f"data parallelism: ranks share the weights of {names}, so the plugin has no graphs there")
+        return
+    detail = f"data-parallel ranks have items of their own, and share the weights of {names}"
+    bench.checks.append(Check(name, "all", False, detail=detail, code="VCG670"))
 
 
 @contextmanager

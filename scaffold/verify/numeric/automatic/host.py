@@ -27,6 +27,7 @@ from scaffold.verify.numeric.automatic.configuration import (
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 from scaffold.verify.numeric.cpu_imports import of_tree
+from scaffold.verify.numeric.recipes.base import ENCODER_MODE
 
 #: Larger hosts take minutes, or more memory than a test machine has.
 MOST_PARAMETERS = 400_000_000
@@ -235,6 +236,7 @@ def _multimodal_config(host: type, modalities: Sequence[str]) -> Any:
         "mm_encoder_only": True,  # what belongs to the language model is built on the meta device and replaced
         "mm_device_do_normalize": False,  # an engine switches it off for classes that do not support it
         "enable_mm_embeds": True,
+        "mm_encoder_tp_mode": ENCODER_MODE.get(),
         "limits": limits,
         "get_limit_per_prompt": lambda modality: limits.get(modality, 0),
     }.items():

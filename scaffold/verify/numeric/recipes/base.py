@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -266,13 +267,17 @@ def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> N
     MULTIMODAL_REGISTRY.get_processing_info = lambda *args, **kwargs: info
 
 
+#: vLLM's `mm_encoder_tp_mode` of the hosts that recipes build.
+ENCODER_MODE = ContextVar("ENCODER_MODE", default="weights")
+
+
 def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
     """The fields of vLLM's `VllmConfig` that hosts and managers read, with limits that `configure` sets."""
     limits = dict.fromkeys(modalities, 8)
     multimodal = SimpleNamespace(
         limits=limits,
         get_limit_per_prompt=lambda modality: limits.get(modality, 0),
-        mm_encoder_tp_mode="weights",
+        mm_encoder_tp_mode=ENCODER_MODE.get(),
         enable_mm_embeds=False,
         mm_encoder_attn_dtype=None,
         mm_encoder_attn_backend=None,
