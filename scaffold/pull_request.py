@@ -465,10 +465,7 @@ def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     if explicit.before is not None:
         yield f"- `{explicit.before}` is what stands in front of that call, moved as it was. A batch runs it once."
     if extraction.after is not None:
-        but = ", but for these expressions" * bool(explicit.rewrite)
-        yield f"- `{extraction.after}` is the statements behind it, moved as they were{but}. Eager code calls both."
-    for one in explicit.rewrite:
-        yield f"- `{one.new}` costs the host less than `{one.old}`, and means the same."
+        yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."
 
 

@@ -21,7 +21,7 @@ from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.edit.operations import AddImport, DropImport, ReplaceMethod
+from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method
 from scaffold.tower.names import stores
 from scaffold.tower.parts import MethodEdit
@@ -77,7 +77,7 @@ class Extraction:
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
     `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
     pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, and `returns` is the type of
-    what `after` gives. `unused` are imports that only expressions used which another one replaces.
+    what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -91,7 +91,6 @@ class Extraction:
     returns: str = ""
     prepared: Prepared | None = None
     unpacked: tuple[str, str] | None = None
-    unused: tuple[DropImport, ...] = ()
     place: int = 0
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
@@ -100,18 +99,8 @@ class Extraction:
         for edit in self.edits:
             replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
             typing = (AddImport("typing", "Any"),) if "[Any" in edit.source else ()
-            drops = self.unused if self.after in edit.adds else ()
-            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, *drops, replaced))
+            found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
         return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """An expression of the model's, the one in its place, and the entry in a descriptor."""
-
-    old: str
-    new: str
-    span: Span
 
 
 @dataclass(frozen=True)
@@ -119,8 +108,7 @@ class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
-    `beside` are the names of what the encoder gets with each unit, in the order of its call. `rewrite`: what the method
-    that follows has in the place of the model's expressions.
+    `beside` are the names of what the encoder gets with each unit, in the order of its call.
     """
 
     entry: Call
@@ -128,7 +116,6 @@ class Form:
     after: str | None
     asked: Span
     beside: tuple[str, ...] = ()
-    rewrite: tuple[Rewrite, ...] = ()
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
@@ -265,7 +252,6 @@ class _Extractor:
         ]
         self.parsed: tuple[str, str] | None = None
         self.unpacked: tuple[str, str] | None = None
-        self.unused: tuple[DropImport, ...] = ()
         if form.call is not None:
             self._find_runs(form.call)
         #: The method of the model that a graph holds, where that is all.
@@ -296,7 +282,6 @@ class _Extractor:
             held[0],
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
-            unused=self.unused,
             place=place,
         )
 
@@ -540,43 +525,9 @@ class _Extractor:
             parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}")
         parameters.append(f"{_target(function.body[place - 1])}: {self._features_type(method)}")
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-        below = self._rewritten(method)[method.offset((function.body[place - 1].end_lineno or 0) + 1, 0) :].decode()
+        below = method.text.encode()[method.offset((function.body[place - 1].end_lineno or 0) + 1, 0) :].decode()
         body = textwrap.indent(textwrap.dedent(below).strip("\n"), "    ")
         return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
-
-    def _rewritten(self, method: _Method) -> bytes:
-        """The text of a method with other expressions in its last statements. Raises VCG464 for one that it lacks."""
-        text, below = method.text.encode(), method.function.body[method.tail :]
-        nodes = [one for node in below for one in ast.walk(node) if isinstance(one, ast.expr)]
-        changes: list[tuple[int, int, str]] = []
-        gone: list[ast.Name] = []
-        for rewrite in self.form.rewrite:
-            found = [node for node in nodes if ast.unparse(node) == rewrite.old]
-            if not found:
-                raise DiagnosticError(
-                    Diagnostic(
-                        "VCG464",
-                        f"`{method.function.name}` has no `{rewrite.old}` behind the encoder's call",
-                        rewrite.span,
-                        "write the expression as the model has it, or delete the entry",
-                        notes=(f"look at {self.tree.span(method.station.file, method.function.lineno)}",),
-                    )
-                )
-            changes += [(method.start(node), method.end(node), rewrite.new) for node in found]
-            gone += _names(found)
-        for start, end, new in sorted(changes, reverse=True):
-            text = text[:start] + new.encode() + text[end:]
-        module = self.tree.parse(method.station.file)
-        left = Counter(node.id for node in ast.walk(module) if isinstance(node, ast.Name))
-        left -= Counter(node.id for node in gone)
-        self.unused = tuple(
-            DropImport(node.module, alias.name)
-            for node in module.body
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level
-            for alias in node.names
-            if alias.asname is None and alias.name in {one.id for one in gone} - left.keys()
-        )
-        return text
 
     def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:
         """The type of a variable that keeps parsed inputs, which may be None where they are none, or a part of them."""

@@ -161,7 +161,6 @@ class _UnitsExtractor(PreparedExtractor):
             regroups=False,
             prepared=Prepared(self.before, prepare, made, held, whole, pixels=pixels),
             unpacked=self.unpacked,
-            unused=self.unused,
             place=place,
         )
 

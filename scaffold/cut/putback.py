@@ -9,7 +9,6 @@ import ast
 import copy
 import symtable
 
-from scaffold.cut.plain import make_plain
 from scaffold.diagnostics import Diagnostic, Span
 
 #: Parts of a function that may read a variable later than the statement that has them.
@@ -28,19 +27,14 @@ def prove_extraction(
 
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `x, y = self.FIRST(z)`
-    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree, with
-    expressions in their plain form (`plain.py`), so that a method may read sizes as numbers.
+    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
-    modules = ast.parse(before), ast.parse(after)
-    old, new = map(_methods, modules)
+    old, new = map(_methods, (ast.parse(before), ast.parse(after)))
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
         whole = [_whole(one, owner, name, last, first) for one in (old, new)]
-        for function, module in zip(whole, modules, strict=True):
-            if function is not None:
-                make_plain(function, module)
         shown = {ast.dump(function) if function is not None else "" for function in whole}
         if len(shown) > 1 or "" in shown:
             line = getattr(new.get((owner, name)), "lineno", 1)
@@ -49,7 +43,6 @@ def prove_extraction(
                     "VCG646",
                     f"`{owner}.{name}` does something else than before with its extracted methods put back",
                     Span(path, line, 1, line, 1),
-                    "an entry of `explicit.rewrite` means something else than the model's expression; without one "
                     "this is a defect of vitcg-scaffold: please report it with the descriptor and the vLLM release",
                 )
             )

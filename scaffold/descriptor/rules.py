@@ -797,13 +797,6 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
     if port.explicit is None:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
-    if port.explicit.rewrite and port.explicit.after is None:
-        yield context.at_key(
-            "VCG349",
-            "`rewrite` is about the statements behind the encoder's call, and no method is made of them",
-            "explicit.rewrite",
-            "name that method as `after`, or delete `rewrite`",
-        )
     fields = port.fields or {}
     if port.explicit.with_ and port.explicit.before is None:
         yield context.at_key(

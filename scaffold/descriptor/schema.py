@@ -11,7 +11,6 @@ find further mistakes in the same run.
 
 from __future__ import annotations
 
-import ast
 import keyword
 import math
 import re
@@ -405,21 +404,6 @@ class Text:
 
     def json(self, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, "maxLength": self.limit}
-
-
-@dataclass(eq=False, repr=False)
-class PythonText(Text):
-    """A Python expression of the model's code, which the proof of the text judges."""
-
-    what: str = "a Python expression"
-
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        value = super().read(node, at, reader)
-        try:
-            return value and ast.unparse(ast.parse(value, mode="eval"))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            reader.report("VCG214", f"`{_short(str(value))}` is not {self.what}", node.span, "write it as Python code")
-            return None
 
 
 #: Comments that switch checks of code off or change what they say. Tools look for them in different places of a

@@ -23,7 +23,6 @@ from scaffold.descriptor.schema import (
     Module,
     Name,
     Pattern,
-    PythonText,
     Record,
     Remark,
     Section,
@@ -498,17 +497,6 @@ class CutForward(Record):
     )
 
 
-class Rewrite(Record):
-    """An expression behind the encoder's call that costs the host time, and one that means the same.
-
-    The proof of the text knows two kinds: `a, b = row.tolist()` for `a, b = row`, where both are sizes, and
-    `x.expand(n, 1, -1)` for einops' `repeat(x, "c -> h 1 c", h=n)`.
-    """
-
-    old: str = declare(PythonText(), "expression of the model", examples=["image_sizes[index]"])
-    new: str = declare(PythonText(), "expression of the port", examples=["image_sizes[index].tolist()"])
-
-
 class Explicit(Record):
     """A port in a tree that runs the model's code once: a graph holds one method, which eager code calls, too."""
 
@@ -544,9 +532,6 @@ class Explicit(Record):
         "variables of `before` that the call gets for each unit beside the pixels",
         default={},
         examples=[{"patch_attention_mask": {"shape": ["side // patch", "side // patch"], "dtype": "bool"}}],
-    )
-    rewrite: tuple[Rewrite, ...] = declare(
-        Listing(Section(Rewrite)), "expressions of `after` that the port has in a form that costs less", default=()
     )
 
 

@@ -120,7 +120,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         from scaffold.cut import (
             Extraction,
             Form,
-            Rewrite,
             cut_edits,
             encoder_of,
             find_extraction,
@@ -140,11 +139,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             else:
                 assert isinstance(port, CutPort)
                 asked, beside = port.span("explicit"), tuple(port.beside)
-                rewrite = tuple(
-                    Rewrite(one.old, one.new, port.span(f"explicit.rewrite.{place}"))
-                    for place, one in enumerate(port.explicit.rewrite)
-                )
-                form = Form(entry, port.explicit.call, port.explicit.after, asked, beside, rewrite)
+                form = Form(entry, port.explicit.call, port.explicit.after, asked, beside)
                 if port.explicit.before is None:
                     found = find_extraction(tree, family, way, form)
                 else:

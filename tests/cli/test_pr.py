@@ -101,34 +101,21 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
 
 
 def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
-    port, tree = load_port("deepseek_vl2"), release_tree("0.33.0")
-    prepared = prepare_port(port, tree, replace=True)
-    change = PortChange(prepared, tree, tree.root, (prepared.changed[0],))
-
-    text = describe_change(change, port, proof=ProofOnRecord((), ()))
-
-    assert pull_request_title(port, change).endswith(
-        "Replace the encoder CUDA graph methods of DeepseekVLV2ForCausalLM"
-    )
-    assert "Replace the implementation of `SupportsEncoderCudaGraph` in `DeepseekVLV2ForCausalLM` (image)." in text
-    assert "`vitcg-scaffold verify deepseek_vl2 --as-is` on the tree before the change" in text
-    assert (
-        "- The graph holds `self.projector(self.vision.forward_features(pixels))`, as the model's own code has it."
-        in text
-    )
-    assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were, but for these" in text
-    assert "`images_spatial_crop[jdx].tolist()` costs the host less than `images_spatial_crop[jdx]`" in text
-    assert "the model's own code assembles" not in text
-    assert "### What gets worse" not in text
-
-
-def test_what_runs_before_a_graph_is_said(release_tree):
     port, tree = load_port("idefics3"), release_tree("0.33.0")
     prepared = prepare_port(port, tree, replace=True)
     change = PortChange(prepared, tree, tree.root, (prepared.changed[0],))
 
     text = describe_change(change, port, proof=ProofOnRecord((), ()))
 
+    assert pull_request_title(port, change).endswith(
+        "Replace the encoder CUDA graph methods of Idefics3ForConditionalGeneration"
+    )
+    replaced = "`SupportsEncoderCudaGraph` in `Idefics3ForConditionalGeneration` (image)."
+    assert f"Replace the implementation of {replaced}" in text
+    assert "`vitcg-scaffold verify idefics3 --as-is` on the tree before the change" in text
+    assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were. Eager code calls both." in text
+    assert "the model's own code assembles" not in text
+    assert "### What gets worse" not in text
     assert "- The graph holds `self.model.connector(self.model.vision_model(pixel_values=pixels" in text
     assert "- `prepare_patches` is what stands in front of that call, moved as it was. A batch runs it once." in text
 

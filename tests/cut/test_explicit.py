@@ -23,7 +23,6 @@ LLAVA_NEXT = f"{MODELS}/llava_next.py"
 CLASS = "LlavaNextForConditionalGeneration"
 #: The methods that are made of parts of others, and where from.
 EXPLICIT = {
-    "deepseek_vl2": {"_merge_patch_embeddings": "_pixel_values_to_embedding"},
     "llava_next": {"_merge_patch_embeddings": "_process_image_input"},
     "paligemma": {},
 }
@@ -54,6 +53,15 @@ def port_of(name: str, *changes: tuple[str, str]) -> CutPort:
     port = load_descriptor_text(text, f"{name}.yaml")
     assert isinstance(port, CutPort)
     return port
+
+
+def deepseek(*changes: tuple[str, str]) -> CutPort:
+    """DeepSeek-VL2 with an explicit port, which the shipped descriptor leaves out."""
+    section = (
+        "explicit:\n  call: self.projector(self.vision.forward_features(pixels))\n  after: _merge_patch_embeddings\n"
+        "  tokens: ceil_div(side // self.vision_config.patch_size, self.projector_config.downsample_ratio) ** 2\n"
+    )
+    return port_of("deepseek_vl2", *changes, ("output:", f"{section}output:"))
 
 
 def ported_text(tree: SourceTree, port: Any) -> str:
@@ -189,7 +197,7 @@ def test_an_input_that_the_parser_hands_on_is_not_parsed(
     path = f"{MODELS}/deepseek_vl2.py"
     text = tree.read(path)
     assert before in text
-    found = ported_text(tree.with_files({path: text.replace(before, after).encode()}), load_port("deepseek_vl2"))
+    found = ported_text(tree.with_files({path: text.replace(before, after).encode()}), deepseek())
     calls = [ast.unparse(node.args[0]) for node in ast.walk(ast.parse(found))
              if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._merge_patch_embeddings"]  # fmt: skip
     assert handed in calls
@@ -205,7 +213,7 @@ def test_an_input_that_the_parser_hands_on_is_not_parsed(
     ],
 )
 def test_the_numbers_of_patches_are_read_at_once(field: str, counts: str, release_tree: Any) -> None:
-    port = port_of("deepseek_vl2", ("{sizes: images_spatial_crop, extra: 1}        #", f"{field}        #"))
+    port = deepseek(("{sizes: images_spatial_crop, extra: 1}        #", f"{field}        #"))
     found = ast.parse(ported_text(release_tree(RELEASE), port))
     assert counts in [
         ast.unparse(node.value) for node in ast.walk(found) if isinstance(node, ast.Return) and node.value
@@ -213,23 +221,26 @@ def test_the_numbers_of_patches_are_read_at_once(field: str, counts: str, releas
 
 
 @pytest.mark.parametrize(
-    ("gate", "shards", "served"),
+    ("gate", "more", "served"),
     [
-        ("not self.use_data_parallel", False, '["image"]'),
-        ("not self.use_data_parallel", True, '[] if self.use_data_parallel else ["image"]'),
-        ("not self.is_off", False, '[] if self.is_off else ["image"]'),
+        ("not self.use_data_parallel", "", '["image"]'),
+        ("not self.use_data_parallel", "run_dp_sharded_vision_model", '[] if self.use_data_parallel else ["image"]'),
+        ("not self.use_data_parallel", "RowParallelLinear(2, 2)", '[] if self.use_data_parallel else ["image"]'),
+        ("not self.use_data_parallel", "RowParallelLinear(2, 2, disable_tp=True)", '["image"]'),
+        ("not self.is_off", "", '[] if self.is_off else ["image"]'),
     ],
 )
-def test_data_parallelism_keeps_graphs_where_no_rank_shares_an_item(
-    gate: str, shards: bool, served: str, release_tree: Any
+def test_data_parallelism_keeps_graphs_where_ranks_share_no_item_and_no_layer(
+    gate: str, more: str, served: str, release_tree: Any
 ) -> None:
-    """The manager hands each rank whole items. A tower that shards by itself would do it again in a capture."""
+    """The manager hands each rank whole items. A tower that shards by itself would do it again in a capture, and layers
+    that ranks share would mix their items."""
     tree, path = release_tree(RELEASE), f"{MODELS}/deepseek_vl2.py"
     kept = "        self.config = config\n"
     text = tree.read(path).replace(kept, f"{kept}        self.use_data_parallel = self.is_off = False\n")
-    if shards:
-        text = text.replace(kept, f"{kept}        self.sharded = run_dp_sharded_vision_model\n")
-    port = port_of("deepseek_vl2", ("output:", f"gates: {{modalities: {gate}}}\noutput:"))
+    if more:
+        text += f"\n\nclass Projector(nn.Module):\n    part = {more}\n"
+    port = deepseek(("layout:", f"gates: {{modalities: {gate}}}\nlayout:"))
     assert f"modalities={served},\n" in ported_text(tree.with_files({path: text.encode()}), port)
 
 
@@ -297,23 +308,6 @@ def test_a_method_of_the_model_is_enough_where_rows_go_to_items(is_converted: bo
     assert "def postprocess_encoder_output(" not in found
     process = text[text.index("    def _process_image_input(") : text.index("    def embed_multimodal(")]
     assert process in found
-
-
-#: A class of the model's file, and whether the port keeps its gate for data parallelism.
-PROJECTORS = {
-    "none": ("", False),
-    "on each rank": ("class A(nn.Module):\n    layer = ColumnParallelLinear(2, 2, disable_tp=True)\n", False),
-    "split over ranks": ("class A(nn.Module):\n    layer = ColumnParallelLinear(2, 2)\n", True),
-    "shared out": ("class A(nn.Module):\n    run = run_dp_sharded_vision_model\n", True),
-}
-
-
-@pytest.mark.parametrize("name", PROJECTORS)
-def test_a_gate_stays_where_ranks_share_a_layer_or_an_item(name: str, release_tree: Any) -> None:
-    tree, (projector, gated) = release_tree(RELEASE), PROJECTORS[name]
-    changed = tree.with_files({EAGLE: f"{tree.read(EAGLE)}\n\n{projector}".encode()})
-    found = ported_text(changed, load_descriptor_text(PORT, "eagle.yaml"))
-    assert ("modalities=[] if self.use_data_parallel" in found) is gated
 
 
 # -- what is left to the other form, or refused ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"deepseek_vl2": 60, "idefics3": 60, "kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
+MODELS = {"idefics3": 60, "kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "}\n        )\n\n    def encoder_cudagraph_forward"
 
