@@ -98,8 +98,10 @@ def explicit_of() -> str:
         f"{row['vllm_ms'] / row['upstream_ms']:.2f} ({NAMES[row['model']]})" for row in first if "upstream_ms" in row
     )
     low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first)
+    above = " and ".join(NAMES[row["model"]] for row in first if row["vllm_ms"] > row["eager_ms"])
+    why = f" Above eager is {above}, as upstream's port is: vLLM's budgets are powers of two." if above else ""
     return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes this share of the
-    time of upstream's: {beside}. It takes {low} to {high} of eager. The last columns are our manager with the
+    time of upstream's: {beside}. It takes {low} to {high} of eager.{why} The last columns are our manager with the
     same ports. Milliseconds of a pass."""
 
 
