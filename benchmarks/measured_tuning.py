@@ -83,29 +83,19 @@ def fully_tuned(result: Mapping[str, Any], name: str) -> bool:
 
 
 def runs(result: Mapping[str, Any]) -> str:
-    """The models of each run, and the rates behind their floors."""
-    groups: dict[tuple[str, float, float], list[str]] = {}
-    for name in NAMES:
-        if name in result["models"]:
-            run = {**result, **result["models"][name].get("run", {})}
-            key = (run["date"], run["ceilings"]["tflops"], run["ceilings"]["tbytes"])
-            groups.setdefault(key, []).append(name)
+    """The models of the run, and the rates behind their floors."""
     rounds = {row["model"]: row["rounds"] for row in result["rows"]}
-    lines = []
-    for (date, tflops, tbytes), names in groups.items():
-        calls = ", ".join(f"{NAMES[name]} {rounds[name]}" for name in names)
-        lines.append([date, calls, f"{tflops:.0f}", f"{tbytes:.2f}"])
-    return table(("run of", "models, and calls that a median is of", "TFLOP/s", "TB/s"), lines)
+    calls = ", ".join(f"{NAMES[name]} {rounds[name]}" for name in NAMES if name in result["models"])
+    rates = result["ceilings"]
+    line = [result["date"], calls, f"{rates['tflops']:.0f}", f"{rates['tbytes']:.2f}"]
+    return table(("run of", "models, and calls that a median is of", "TFLOP/s", "TB/s"), [line])
 
 
 def drawn(result: Mapping[str, Any]) -> str:
     """Kernel time by class of each model, untuned and tuned."""
-    profiles = []
+    profiles, ceilings = [], Ceilings(**result["ceilings"])
     for name in NAMES:
-        found = result["models"].get(name)
-        for one in (found or {}).get("profiles", ()):
-            run = {**result, **found.get("run", {})}
-            ceilings = Ceilings(**run["ceilings"])
+        for one in result["models"].get(name, {}).get("profiles", ()):
             tuned = "tuned" if _is_tuned(one) else ""
             recording = Recording(name, tuned, one["tokens"], ceilings, (), (), one["graph_ms"])
             totals = [ClassTotal(KernelClass(kind), ms, count, floor) for kind, ms, count, floor in one["classes"]]

@@ -15,7 +15,7 @@ from scaffold.cut.loops import runs_attention
 from scaffold.cut.prepared import encoder_of, find_prepared
 from scaffold.cut.proof import prove_cut, prove_sharding
 from scaffold.cut.putback import prove_extraction
-from scaffold.cut.sharding import Sharding, find_sharding
+from scaffold.cut.sharding import Sharding, find_sharding, splits_weights
 from scaffold.cut.way import Station, Way, find_way
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "prove_extraction",
     "prove_sharding",
     "runs_attention",
+    "splits_weights",
 ]

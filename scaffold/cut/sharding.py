@@ -17,7 +17,7 @@ from scaffold.cut.hoist import documented, method_lines
 from scaffold.cut.way import end_of
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.protocol import SourceTree
-from scaffold.syntax import FunctionNode, first_line, self_attribute, sets
+from scaffold.syntax import FunctionNode, call_name, first_line, self_attribute, sets
 from scaffold.tower.source import Method, Module, Owner, Program
 
 _ANNOTATION = "bool | None"
@@ -25,6 +25,17 @@ _DOCUMENTATION = "Whether all ranks share the batch; None: as configured."
 
 #: A method: its file, class and name.
 Place: TypeAlias = tuple[str, str, str]
+
+
+#: vLLM's linear layers whose weights are split over ranks, unless `disable_tp` says otherwise.
+_SPLIT_LAYERS = ("ColumnParallelLinear", "RowParallelLinear", "QKVParallelLinear")
+
+
+def splits_weights(node: ast.AST) -> bool:
+    """Whether a node makes a linear layer whose weights ranks share, whatever the configuration says."""
+    if not isinstance(node, ast.Call) or not (call_name(node) or "").endswith(_SPLIT_LAYERS):
+        return False
+    return not any(keyword.arg == "disable_tp" for keyword in node.keywords)
 
 
 @dataclass(frozen=True)

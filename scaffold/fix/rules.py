@@ -372,9 +372,14 @@ def _no_sharding_inside(port: Port) -> Repair | None:
 
 def _no_graphs_where_shared(port: Port) -> Repair | None:
     """No modality has graphs where ranks encode items of their own with layers whose weights all of them share."""
+    from scaffold.cut import splits_weights
+
     listed = [one for call in _calls(port.function(CONFIG)) for one in call.keywords if one.arg == "modalities"]
-    sets = (has_attribute(owner, _SWITCH) for _, owner in port.program.lineage(port.owner))
-    if len(listed) != 1 or not any(sets):
+    family = list(port.program.lineage(port.owner))
+    made = {(module, call_name(call) or "") for module, owner in family for call in _calls(owner)}
+    parts = filter(None, (port.program.resolve(module, name) for module, name in made))
+    shares = any(splits_weights(node) for _, owner in parts for node in ast.walk(owner))
+    if len(listed) != 1 or not shares or not any(has_attribute(owner, _SWITCH) for _, owner in family):
         return None
     return port.repair(
         "no graphs where ranks share layers",
@@ -528,7 +533,7 @@ def _buffers_of_length(method: FunctionNode, name: str) -> Iterator[str]:
                 yield str(key.value)
 
 
-def _calls(method: FunctionNode) -> list[ast.Call]:
+def _calls(method: FunctionNode | ast.ClassDef) -> list[ast.Call]:
     return [node for node in ast.walk(method) if isinstance(node, ast.Call)]
 
 

@@ -30,7 +30,6 @@ from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
-    call_name,
     dotted,
     find_method,
     has_attribute,
@@ -56,9 +55,6 @@ _TYPE_CHECK = "tools/pre_commit/mypy.py"
 
 #: The gate of a port whose items data parallelism could not gather, and vLLM's functions that share an item's work.
 _DATA_PARALLEL, _SHARDED = "not self.use_data_parallel", "run_dp_sharded"
-
-#: vLLM's linear layers whose weights are split over ranks, unless `disable_tp` says otherwise.
-_SPLIT_LAYERS = ("ColumnParallelLinear", "RowParallelLinear", "QKVParallelLinear")
 
 #: The attribute with the offsets of each captured graph, where the manager pads no buffer (until 0.22).
 _OFFSETS = "_encoder_cudagraph_offsets"
@@ -254,18 +250,15 @@ def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool
     """
     if port.gate is None or port.gate.text != _DATA_PARALLEL:
         return False
+    from scaffold.cut import splits_weights
+
     named = [program.resolve(module, name) for module, _ in family for name in (*module.imports, *module.classes)]
     code = [owner for _, owner in [*family, *filter(None, named)]]
-    return not any(_shards(node) for one in code for node in ast.walk(one))
-
-
-def _shards(node: ast.AST) -> bool:
-    """Whether a node names vLLM's function that shares items out, or makes a layer whose weights ranks share."""
-    if isinstance(node, ast.Name):
-        return node.id.startswith(_SHARDED)
-    if not isinstance(node, ast.Call) or not (call_name(node) or "").endswith(_SPLIT_LAYERS):
-        return False
-    return not any(keyword.arg == "disable_tp" for keyword in node.keywords)
+    return not any(
+        splits_weights(node) or (isinstance(node, ast.Name) and node.id.startswith(_SHARDED))
+        for one in code
+        for node in ast.walk(one)
+    )
 
 
 def _optional(port: ReentryPort, family: Family) -> str | None:

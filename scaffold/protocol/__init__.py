@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         find_test_registry,
     )
     from scaffold.protocol.dialect import Dialect, Paths, Postprocess, PostprocessOutputs
-    from scaffold.protocol.generations import GENERATIONS, SERVED, Generation, generation_by_name
+    from scaffold.protocol.generations import GENERATIONS, SERVED, Generation
     from scaffold.protocol.profile import ProtocolProfile, known_profile, own_version, read_protocol, tree_name
     from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
     from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
@@ -53,7 +53,7 @@ _HOMES = {
         "find_test_registry",
     ),
     "dialect": ("Dialect", "Paths", "Postprocess", "PostprocessOutputs"),
-    "generations": ("GENERATIONS", "SERVED", "Generation", "generation_by_name"),
+    "generations": ("GENERATIONS", "SERVED", "Generation"),
     "profile": ("ProtocolProfile", "known_profile", "own_version", "read_protocol", "tree_name"),
     "releases": ("fetch_release", "stable_releases", "unpack_release"),
     "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
@@ -96,7 +96,6 @@ __all__ = [
     "find_module",
     "find_subclasses",
     "find_test_registry",
-    "generation_by_name",
     "known_profile",
     "open_tree",
     "own_version",

@@ -84,11 +84,6 @@ GENERATIONS: tuple[Generation, ...] = _read_known()
 SERVED: tuple[Generation, ...] = tuple(one for one in GENERATIONS if _order(one.name) >= (0, 23))
 
 
-def generation_by_name(name: str) -> Generation:
-    """The generation of that name. Raises KeyError."""
-    return {generation.name: generation for generation in GENERATIONS}[name]
-
-
 def match_generation(shape: ProtocolShape, fingerprint: str, tree: SourceTree, relpath: str, line: int) -> Generation:
     """The generation with this fingerprint. Raises VCG415 with the difference to the nearest one."""
     for generation in GENERATIONS:

@@ -20,6 +20,7 @@ KIMI = "vllm/model_executor/models/kimi_vl.py"
 QWEN = "vllm/model_executor/models/qwen2_vl.py"
 GEMMA = "vllm/model_executor/models/gemma3_mm.py"
 STEP3 = "vllm/model_executor/models/step3_vl.py"
+LLAMA4 = "vllm/model_executor/models/mllama4.py"
 IDEFICS = "vllm/model_executor/models/idefics3.py"
 ERNIE = "vllm/model_executor/models/ernie45_vl.py"
 INTERNVL = "vllm/model_executor/models/internvl.py"
@@ -128,6 +129,15 @@ PLACES = [
         ],
     ),
     ("minicpmv", "embeddings run eagerly", [], KINDS),
+    (
+        "mllama4",
+        "no graphs where ranks share layers",
+        ['modalities=["image"],'],
+        [
+            "# Ranks share a layer of the projector: none may have items of its own.",
+            'modalities=[] if self.use_data_parallel else ["image"],',
+        ],
+    ),
     *((model, "many frames run eagerly", [], MANY) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     (
         "step3_vl",
@@ -160,6 +170,7 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
         "video = ",
         "if modality",
         "# Keep",
+        "modalities=",
         "self.res",
     )
     assert line[repair.span.column - 1 :].strip().startswith(starts), "the place is exact"
@@ -185,6 +196,7 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "internvl": ["no sharding inside", embeds],
         "kimi_vl": ["bound in rows"],
         "minicpmv": [embeds],
+        "mllama4": ["no graphs where ranks share layers"],
         # Its own padding functions make the first one right: no check fails, and so nothing asks for the repair.
         "qwen2_5_vl": ["pad as captured", embeds, frames],
         "qwen2_vl": ["pad as captured", embeds, frames],
@@ -261,6 +273,12 @@ UNSURE = {
         "another part": ("else parts[0]", "else parts[-1]"),
         "another function": ("torch.cat(parts, dim=0) if", "torch.stack(parts, dim=0) if"),
         "no call": ("torch.cat(parts, dim=0) if", "whole if"),
+    },
+    ("no graphs where ranks share layers", "mllama4", LLAMA4): {
+        "each rank has all weights": ("gather_output=True,", "gather_output=True,\n            disable_tp=True,"),
+        "the model makes no such layer": ("= Llama4MultiModalProjector(", "= nn.Linear("),
+        "no switch tells": ("self.use_data_parallel = multimodal_config", "self.shards = multimodal_config"),
+        "no list of modalities": ('            modalities=["image"],\n', ""),
     },
 }
 REASONS = [(*place, why, *texts) for place, reasons in UNSURE.items() for why, texts in reasons.items()]

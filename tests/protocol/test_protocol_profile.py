@@ -19,7 +19,6 @@ from scaffold.protocol import (
     Postprocess,
     PostprocessOutputs,
     SourceTree,
-    generation_by_name,
     known_profile,
     own_version,
     read_protocol,
@@ -368,7 +367,8 @@ def test_two_generations_differ_exactly_when_their_names_do(older, newer) -> Non
 
 
 def test_difference_between_known_generations_names_what_is_known() -> None:
-    lines = compare_shapes(generation_by_name("v0_27").shape, generation_by_name("v0_30").shape)
+    shapes = {generation.name: generation.shape for generation in GENERATIONS}
+    lines = compare_shapes(shapes["v0_27"], shapes["v0_30"])
     assert set(lines) == {
         "method `prepare_encoder_cudagraph_capture_inputs`: parameter `axis_keys: tuple[Hashable, ...] | None = None` "
         "added",
