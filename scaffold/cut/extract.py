@@ -598,7 +598,7 @@ class _Extractor:
             text = text[: method.start(run.whole)] + f"{_HELD}()".encode() + text[method.end(run.whole) :]
         (function,) = ast.parse(textwrap.dedent(text.decode())).body
         assert isinstance(function, FunctionNode)
-        if inner or any(_flattened(node) or _is_table(node) for node in ast.walk(function)):
+        if inner or any(_flattened(node) or _is_table(node) or _unbound(node) for node in ast.walk(function)):
             function = _Regrouped().visit(function)
         if find_change(function, _HELD if method.runs else called) is not None:
             raise _Misfit(method, f"`{method.station.function}` changes what it gets of `{called}`")
@@ -640,6 +640,8 @@ class _Regrouped(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.func) == "torch.split":
             return node.args[0]
+        if (items := _unbound(node)) is not None:
+            return items
         match node.func:
             case ast.Attribute(value=value, attr="split" | "view" | "reshape"):
                 return value
@@ -648,6 +650,9 @@ class _Regrouped(ast.NodeTransformer):
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
         return _flattened(node) or node
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """It changes no value."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Sizes are no values."""
@@ -682,6 +687,15 @@ def _flattened(node: ast.AST) -> ast.expr | None:
             generators=[ast.comprehension(target=ast.Name(id=item), iter=items, ifs=[])],
         ) if name == item:
             return items
+    return None
+
+
+def _unbound(node: ast.AST) -> ast.expr | None:
+    """The units of which a call makes a tuple: `features.unbind(dim=0)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=units, attr="unbind"), args=args, keywords=keywords):
+            axes = [*args, *(keyword.value for keyword in keywords)]
+            return units if all(ast.unparse(axis) == "0" for axis in axes) else None
     return None
 
 

@@ -198,8 +198,9 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
 
 
 def _beyond_context(subject: Subject, recording: Recording, sheet: Sheet) -> Iterator[Diagnostic]:
-    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467)."""
-    if SOUND not in sheet.pixels or not recording.configuration.get("is_encoder_decoder"):
+    """That vLLM chooses no budget which holds an item of an encoder-decoder (VCG467). An explicit port does."""
+    crossed = SOUND in sheet.pixels and recording.configuration.get("is_encoder_decoder")
+    if not crossed or sheet.has("explicit.call"):
         return
     tokens = max(leaf.shape[0] for leaf in recording.of(SOUND)[0].results)
     yield Diagnostic(

@@ -110,6 +110,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         constants=known_constants(port, tree),
         states_modality=_states_modality(family),
         shares_items=_shares_items(port, program, family, tree),
+        cross_attends=_cross_attends(family),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -500,6 +501,13 @@ def _shares_items(port: AnyPort, program: Program, family: Family, tree: SourceT
     """Whether ranks may share the items of a batch: the class, or one that inherits its port, says that it can."""
     heirs = (program.owner(heir.path, heir.class_name) for heir in find_subclasses(tree, port.module, port.class_name))
     return any(is_data_parallel(node) for _, owner in (*family, *heirs) for node in owner.body)
+
+
+def _cross_attends(family: Family) -> bool:
+    """Whether `forward` gets the features of an encoder beside the tokens of the decoder, as Whisper's does."""
+    methods = (find_method(owner, "forward") for _, owner in family)
+    forward = next((method for method in methods if method is not None), None)
+    return forward is not None and any(argument.arg == "encoder_outputs" for argument in forward.args.args)
 
 
 def _has(family: Family, attribute: str) -> bool:

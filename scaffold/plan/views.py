@@ -79,6 +79,7 @@ class TreeFacts:
     `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
     beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
+    `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     """
 
     has_input_dtype: bool | None = None
@@ -102,6 +103,7 @@ class TreeFacts:
     shares_items: bool = True
     padding: tuple[tuple[str, str], ...] = ()
     keeps_offsets: bool = False
+    cross_attends: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ class View:
     checks_types: bool
     #: Whether a batch may be without items.
     may_be_empty: bool
+    #: Whether the features of an item take tokens of the model's context.
+    takes_context: bool
 
     @property
     def budget_head(self) -> Code | None:
@@ -890,6 +894,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
         "may_be_empty": facts.shares_items,
+        "takes_context": not facts.cross_attends,
     }
 
 

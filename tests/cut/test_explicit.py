@@ -310,6 +310,36 @@ def test_a_method_of_the_model_is_enough_where_rows_go_to_items(is_converted: bo
     assert process in found
 
 
+WHISPER = """
+schema: 1
+model: {module: whisper, class: WhisperForConditionalGeneration}
+layout: cut
+modalities: {audio: {pixels: input_features, entry: self.embed_multimodal(**inputs)}}
+fields: {input_features: batched}
+pixels: {shape: [self.config.num_mel_bins, 2 * self.config.max_source_positions]}
+forward: {call: self.model.get_encoder_outputs(pixels)}
+explicit:
+  {call: self.model.get_encoder_outputs(pixels), tokens: self.config.max_source_positions, single: true}
+output: {hidden_size: self.config.d_model}
+"""
+
+
+def test_a_tuple_of_units_is_what_the_manager_cuts_and_cross_attention_takes_no_context(release_tree: Any) -> None:
+    """Whisper's port only adds methods, and its budgets are not bound by the 448 tokens of its decoder."""
+    tree, path = release_tree(RELEASE), f"{MODELS}/whisper.py"
+    text = tree.read(path)
+    found = ported_text(tree, load_descriptor_text(WHISPER, "whisper.yaml"))
+    method = text[text.index("    def embed_multimodal(") : text.index("    def embed_input_ids(")]
+    assert method in found
+    assert 'return self.model.get_encoder_outputs(inputs["input_features"]).flatten(0, -2)' in found
+    assert "max_budget = vllm_config.scheduler_config.max_num_batched_tokens\n" in found
+    assert "max_model_len" not in found[found.index("def get_encoder_cudagraph_budget_range(") :]
+
+    other = tree.with_files({path: text.replace("enc_output.unbind(dim=0)", "enc_output.unbind(dim=1)").encode()})
+    prepared = prepare_port(load_descriptor_text(WHISPER, "whisper.yaml"), other)
+    assert [note.code for note in prepared.notes if note.code == "VCG466"]
+
+
 # -- what is left to the other form, or refused ------------------------------------------------------------------------
 
 

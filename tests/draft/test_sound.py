@@ -118,6 +118,17 @@ def test_what_another_encoder_of_a_model_serves_is_left_out_with_a_note(
 
 @pytest.mark.trees
 @pytest.mark.lab
+def test_budgets_of_an_explicit_port_hold_an_item_of_an_encoder_decoder(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    recording = record_run(recording_request(tree, "WhisperForConditionalGeneration"))
+    draft = draft_descriptor(tree, "WhisperForConditionalGeneration", recording)
+    assert recording.configuration["is_encoder_decoder"]
+    assert "after" not in yaml.safe_load(draft.text)["explicit"]
+    assert "VCG467" not in {note.code for note in draft.notes}
+
+
+@pytest.mark.trees
+@pytest.mark.lab
 def test_a_draft_of_a_model_that_hears_is_right_and_needs_its_mask(release_tree: Any, tmp_path: Any) -> None:
     tree = release_tree("0.33.0")
     recording = record_run(recording_request(tree, MODEL))
