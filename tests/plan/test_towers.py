@@ -428,6 +428,12 @@ def test_a_release_that_pads_no_buffers_keeps_captured_offsets(qwen):
     source = render_methods(spec, read_protocol(other), found.facts).source
     assert "def _encoder_cudagraph_offsets(self)" in source
 
+    # That is what an earlier port may have written. A second run leaves it.
+    method = "    def _parse_and_validate_image_input("
+    earlier = f"    @property\n    def _encoder_cudagraph_offsets(self):\n        return {{}}\n\n{method}"
+    again = qwen("0.22.0", (method, earlier))
+    assert not plan_tower(spec, again, find_model(again, spec.module, spec.class_name), dialect).facts.keeps_offsets
+
 
 @pytest.mark.parametrize(("release", "found"), [("0.33.0", 2), ("0.30.0", 0)])
 def test_offsets_are_padded_by_functions_beside_the_tower(qwen, release, found):
