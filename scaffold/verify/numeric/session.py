@@ -726,7 +726,7 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
     for name, module in split.items():
         module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
     bench.lab.place_model(host)
-    inner = replace(bench, host=host, config=config, checks=[], hits=0, misses=0)
+    inner = replace(bench, host=host, config=config, checks=[], hits=0, misses=0, served={}, say=lambda _: None)
     run_session(inner, fitted(inner, bench.recipe.sessions()[:1], bench.counts_units)[0])
     name = "data parallelism shares no layer"
     if not ran or not inner.hits + inner.misses:  # a manager captures graphs of no modality, too, and serves nothing
