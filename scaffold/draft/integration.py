@@ -24,7 +24,7 @@ _TABLES = ("docs/models/supported_models.md", "docs/models/pooling_models/embed.
 #: The method of a model that gives these.
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
-_PROMPTS = {"image": "What is this?", "video": "What happens?"}
+_PROMPTS = {"image": "What is in this image?", "video": "Describe this video in one sentence."}
 
 
 #: The text of a prompt with one {content}, what stands between placeholder and question, and where it is.

@@ -177,8 +177,8 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
         )
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
-            Code("A small language model with random weights: the test downloads no"),
-            Code("checkpoint, and its text means nothing."),
+            Code("Shrink to one text layer with random weights, so that the test skips the"),
+            Code("download. It only shows that graphs are captured and replayed."),
         )
     return comments
 

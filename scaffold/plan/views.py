@@ -407,6 +407,11 @@ class UnitsView(View):
         return {name: Code(name) for name in (self.pixels_buffer, *(one.name for one in self.beside))}
 
     @property
+    def reads_inputs(self) -> bool:
+        """Whether the buffers of a graph are inputs of a batch as they are, under their keys."""
+        return all(value == f"mm_kwargs[{pyrepr(key)}]" for key, value in self.joined.items())
+
+    @property
     def others(self) -> list[str]:
         """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
         keys = [key for key in self.batched if key != self.embeds]
