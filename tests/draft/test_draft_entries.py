@@ -42,7 +42,7 @@ def test_entries_are_drafted_from_what_the_tree_says_elsewhere(
 ):
     test, found = drafted(release_tree("0.33.0"), architecture, placeholder)
     assert checkpoint in (None, test["model"])
-    assert test["image_prompt"].startswith("\nWhat is this?" if placeholder is None else placeholder)
+    assert test["image_prompt"].startswith("\nWhat is in this image?" if placeholder is None else placeholder)
     assert found == example
 
 
