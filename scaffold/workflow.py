@@ -442,6 +442,40 @@ def numeric_requests(
     ]
 
 
+def subclass_requests(port: AnyPort, tree: SourceTree, asked: NumericRequest) -> list[NumericRequest]:
+    """Requests for the classes that inherit the port of `asked` and that vLLM serves: each with a model of its own."""
+    from scaffold.protocol import find_subclasses
+    from scaffold.protocol.registry import read_registry
+    from scaffold.verify.numeric import Automatic
+    from scaffold.verify.numeric.recipes import known_configuration, recipe_of
+
+    served = read_registry(tree)
+    requests = []
+    for heir in find_subclasses(tree, port.module, port.class_name):
+        module = heir.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        # The registry may name the package around a module.
+        names = [
+            name
+            for name, one in served.items()
+            if one.class_name == heir.class_name and f"{module}.".startswith(f"{one.dotted}.")
+        ]
+        if not names or heir.class_name in port.model.optout:
+            continue
+        recipe = recipe_of(names[0], module, heir.class_name)
+        config = known_configuration(names)
+        automatic = None if recipe else Automatic(module, heir.class_name, config, modalities=asked.modalities)
+        requests.append(
+            changed(
+                asked,
+                recipe=recipe or f"{heir.class_name} with an automatic recipe",
+                class_name=heir.class_name,
+                automatic=automatic,
+                options=changed(asked.options, timeout_s=_time_limit(automatic)),
+            )
+        )
+    return requests
+
+
 def _release(tree: SourceTree) -> str:
     """The release that a report names, or what the tree is instead."""
     from scaffold.protocol import own_version

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 @set_option
 @trust_option
 @click.option("--as-is", is_flag=True, help="Check the tree's own implementation instead of the generated one.")
+@click.option("--subclasses", is_flag=True, help="Prove the port in each class that inherits it, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print one line per comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
@@ -71,6 +72,7 @@ def command(
     values: dict[str, Any],
     trust_remote_code: bool,
     as_is: bool,
+    subclasses: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -88,7 +90,7 @@ def command(
     from scaffold.protocol import find_model
     from scaffold.verify.numeric import Missing, check_numerics_all, check_real_graphs, find_installed
     from scaffold.verify.proofs import Basis, KeptProof, identify_proof, keep_proof
-    from scaffold.workflow import failures_of, load_port, numeric_requests, tails_of
+    from scaffold.workflow import failures_of, load_port, numeric_requests, subclass_requests, tails_of
 
     port = load_port(descriptor, report=console.report)
     tree = open_target(console, vllm, package).tree
@@ -107,7 +109,11 @@ def command(
         values=values,
         trust_remote_code=trust_remote_code,
     )
-    asked = requests[0]
+    asked, own = requests[0], len(requests)
+    if subclasses:
+        requests += subclass_requests(port, tree, asked)
+        if len(requests) == own:
+            console.note(f"vLLM serves no class that inherits from {port.class_name}")
     check_trusted(trust_remote_code, asked.automatic.config if asked.automatic else None)
     installed = Missing("--device cpu was asked for") if device == "cpu" else find_installed(asked)
     if device == "cuda" and isinstance(installed, Missing):
@@ -117,9 +123,9 @@ def command(
         console.note("No record shows the tree before this port: it is compared with itself alone. --vllm TREE-BEFORE")
         console.note("compares it with the unchanged model, and `new --check` tells whether this tree holds that port.")
     if asked.overlay and not asked.before and find_model(tree, port.module, port.class_name).protocol_methods:
-        own = command_line("verify", descriptor, *target_words(vllm, package), "--as-is")
+        as_it_is = command_line("verify", descriptor, *target_words(vllm, package), "--as-is")
         console.note(
-            f"The tree has a port of somebody else: the generated one takes its place. For the tree's own: {own}"
+            f"The tree has a port of somebody else: the generated one takes its place. For the tree's own: {as_it_is}"
         )
 
     def depends_on() -> tuple[str, Basis]:
@@ -134,6 +140,7 @@ def command(
     shown = _Shown(console, verbose, as_json)
     with shown:
         reports = list(check_numerics_all(requests, watch=shown))
+        reports, inherited = reports[:own], reports[own:]
         if isinstance(installed, Missing):
             shown.line(f"real CUDA graphs were not run: {installed.reason}")
         else:
@@ -150,6 +157,7 @@ def command(
             keep_proof(identity, KeptProof(basis, tuple(reports)))
         except OSError as error:
             console.note(f"`pr` cannot quote this result: {error}")
+    reports += inherited  # `pr` speaks of the model that was asked for
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     console.report(failures_of(port, reports))

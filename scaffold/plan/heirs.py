@@ -144,7 +144,7 @@ def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subc
             "VCG428",
             f"subclasses of {port.class_name} inherit the port: {', '.join(same)}",
             port.span("model.class"),
-            "check that they use the same tower, or list them under model.optout",
+            "prove it in each: `verify --subclasses`, and list under model.optout those that fail",
             Severity.INFO,
         )
 

@@ -140,6 +140,25 @@ def test_a_port_of_somebody_else_is_said_not_to_run(run, release_tree, monkeypat
 
 
 @pytest.mark.trees
+def test_subclasses_are_proven_too_with_models_of_their_own(run, release_tree, monkeypatch, no_gpu):
+    lab(monkeypatch, runner._Child, SMALL)
+    tree = release_tree("0.33.0").root
+
+    done = run("verify", "step3_vl", "--vllm", tree, "--subclasses", "--json")
+    none = run("verify", "kimi_vl", "--vllm", tree, "--subclasses")
+
+    assert (done.code, len(json.loads(done.out))) == (0, 4)
+    heads = [line for line in done.err.splitlines() if "attention tails" in line]
+    assert [head.partition(" on ")[0] for head in heads] == [
+        "step3_vl",
+        "step3p7",
+        "step_vl",
+        "Step5ForConditionalGeneration with an automatic recipe",
+    ]
+    assert "vLLM serves no class that inherits from KimiVLForConditionalGeneration" in none.err
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize(
     ("model", "kernels"),
     [("qwen3_vl", ["fa2 attention tails", "fa3 attention tails", "FlashInfer's attention"]),
