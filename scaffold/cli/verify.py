@@ -157,7 +157,7 @@ def command(
             keep_proof(identity, KeptProof(basis, tuple(reports)))
         except OSError as error:
             console.note(f"`pr` cannot quote this result: {error}")
-    reports += inherited  # `pr` speaks of the model that was asked for
+    reports += inherited  # `pr` speaks of the model itself
     if as_json:
         console.document(json.dumps([report.document() for report in reports], indent=2) + "\n")
     console.report(failures_of(port, reports))
