@@ -324,7 +324,9 @@ def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
 
 def _name_missing(console: Console, prepared: PreparedPort) -> None:
     """Name the places that a reviewer will ask for, last of all, so that nobody overlooks them."""
-    missing = [note for note in prepared.notes if note.code in ("VCG427", "VCG524")]
+    missing = [
+        note for note in prepared.notes if note.code in ("VCG427", "VCG524") and note.severity is not Severity.INFO
+    ]
     if missing:
         console.note("Still missing from this port:")
     for note in missing:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan.file_plans import Fact, FilePlan
-from scaffold.protocol import find_docs_table, find_example_list, find_test_registry
+from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
 from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def plan_entries(port: AnyPort, tree: SourceTree) -> Entries:
         files.append(plan_docs(port, table))
         facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
     if examples is not None and port.examples:
-        files.append(plan_examples(port, examples))
+        eager = _eager_examples(port, tree, examples)
+        files.append(plan_examples(port, examples, eager))
         facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
-        notes.extend(_unknown_examples(port, tree, examples))
+        notes += [*_unknown_examples(port, tree, examples), *eager.values()]
     notes.extend(_missing(port, registry, table, examples))
     return Entries(tuple(files), tuple(facts), tuple(notes))
 
@@ -111,13 +112,30 @@ def plan_docs(port: AnyPort, table: TableAnchor) -> FilePlan:
     return FilePlan(table.path, edits, "list the model as supported")
 
 
-def plan_examples(port: AnyPort, examples: ListAnchor) -> FilePlan:
-    known = [name for name in port.examples if name in examples.example_keys]
+def plan_examples(port: AnyPort, examples: ListAnchor, eager: Container[str] = ()) -> FilePlan:
+    known = [name for name in port.examples if name in examples.example_keys and name not in eager]
     return FilePlan(
         examples.path,
         tuple(AddListEntry(examples.variable, name) for name in known),
         "allow encoder CUDA graphs in the example",
     )
+
+
+def _eager_examples(port: AnyPort, tree: SourceTree, examples: ListAnchor) -> dict[str, Diagnostic]:
+    """Examples that the list gets no entry for, since they have no graphs at all; it keeps those that it has."""
+    listed = {entry.value for entry in examples.entries}
+    lines = {name: find_eager(tree, examples, name) for name in port.examples if name not in listed}
+    return {
+        name: Diagnostic(
+            "VCG427",
+            f"the example {name!r} sets `enforce_eager=True`, so it captures no graph; the list gets no entry for it",
+            tree.span(examples.path, line),
+            "leave it so, or delete that line and run this again",
+            Severity.INFO,
+        )
+        for name, line in lines.items()
+        if line is not None
+    }
 
 
 def _unknown_examples(port: AnyPort, tree: SourceTree, examples: ListAnchor) -> Iterator[Diagnostic]:

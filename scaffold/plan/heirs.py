@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
-from scaffold.plan.leftovers import find_leftovers
+from scaffold.plan.leftovers import find_leftovers, find_tested
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.render import render_template
 from scaffold.syntax import find_class, made_by
@@ -69,12 +69,13 @@ def plan_heirs(
                 )
             )
             continue
-        anchor = find_model(tree, heir.path, heir.class_name)
+        tested = find_tested(tree, profile, find_model(tree, heir.path, heir.class_name), methods.brought)
+        anchor, kept = tested.rest, tested.notes(tree)
         others = [methods.source, *(edit.source for edit in plan.edits.get(heir.path, ()) if hasattr(edit, "source"))]
-        left = find_leftovers(tree, anchor, "", [*others, *(name for _, name in methods.imports)])
+        left = find_leftovers(tree, anchor, "", [*others, *(name for _, name in methods.imports)], tested.stays)
         gone = (*anchor.protocol_methods, *left.methods)
         edits[heir.path] += [*left.typing, *(DropDefinition(name, heir.class_name) for name in gone), *left.edits]
-        notes += left.notes
+        notes += [*kept, *left.notes]
     return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes))
 
 

@@ -4,7 +4,8 @@ A definition of the model's file goes with them if only they refer to it, proven
 file names it, nor does the rest of the tree. Comments are no use. `self.NAME` in another file is one only in a class
 that may share an instance with the owner: copies of a helper in unrelated classes, of which vLLM has many, are none.
 Any other attribute or string of that name is one, whatever its object. A definition stays if only the replaced methods
-used it in the file and others may use it. A note names it.
+used it in the file and others may use it. A note names it. A method of the protocol that the port leaves out stays if a
+test of the model names it and vLLM does not call it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
@@ -39,7 +41,7 @@ from scaffold.tower.names import stores
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
-    from scaffold.protocol import ModelAnchor, SourceTree
+    from scaffold.protocol import ModelAnchor, ProtocolProfile, SourceTree
 
 #: Decorators that only change how a method is called. Another one may register what it decorates.
 _PLAIN_DECORATORS = frozenset({"property", "cached_property", "staticmethod", "classmethod", "cache", "lru_cache"})
@@ -51,7 +53,8 @@ _SHOWN = 160
 _COMMENT_OR_STRING = re.compile(
     r"""#[^\n]*|[bfru]{0,2}(?:(\"{3}|'{3})(?:[^\\]|\\.)*?\1|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.S | re.I
 )
-_FOLDERS = ("tests", "examples", "benchmarks", "tools")
+_TESTS = "tests"
+_FOLDERS = (_TESTS, "examples", "benchmarks", "tools")
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,13 @@ _Uses: TypeAlias = Mapping[str, Sequence[_Use]]
 _UsesByLine: TypeAlias = Mapping[int, Sequence[_Use]]
 
 
-def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str]) -> Leftovers:
-    """Definitions that go with the protocol methods of `model`. `source` replaces those, other edits add `others`."""
+def find_leftovers(
+    tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str], stays: Container[str] = ()
+) -> Leftovers:
+    """Definitions that go with the protocol methods of `model`. `source` replaces those, other edits add `others`.
+
+    Methods of the class that are known to stay are none.
+    """
     module = tree.parse(model.path)
     owner = next(node for node in statements(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
     removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
@@ -112,6 +120,7 @@ def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: It
     replaced = {node.name for node in ast.parse(source).body if isinstance(node, FunctionNode)}
     at_line = _by_line(uses)
     definitions = tree.cached(("definitions", model.path), lambda: tuple(_definitions(module)))
+    definitions = tuple(one for one in definitions if one.owner != model.class_name or one.name not in stays)
     found = [
         one
         for one in _reached(definitions, at_line, removed)
@@ -132,6 +141,69 @@ def find_leftovers(tree: SourceTree, model: ModelAnchor, source: str, others: It
     return Leftovers(
         tuple(one.name for one in methods), (*edits, *imports), tuple(typing), tuple(_stays(tree, model.path, left))
     )
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Methods of the protocol that a class has, its port leaves out and a test of the model names, with their places.
+
+    `rest` is the class without those that stay: vLLM calls none of these.
+    """
+
+    rest: ModelAnchor
+    stays: Mapping[str, Span]
+    called: Mapping[str, Span]
+
+    def notes(self, tree: SourceTree) -> tuple[Diagnostic, ...]:
+        """Notes on those that stay. Raises VCG529 for one that vLLM would go on calling beside the port."""
+        if self.called:
+            raise DiagnosticError([self._refusal(tree, name, place) for name, place in self.called.items()])
+        return tuple(
+            Diagnostic(
+                "VCG522",
+                f"{self.rest.class_name}.{name} stays, although the port leaves it out: a test names it",
+                self._span(tree, name),
+                f"see {place.file}, line {place.line}: to remove the method, change that test with it",
+                Severity.INFO,
+            )
+            for name, place in self.stays.items()
+        )
+
+    def _refusal(self, tree: SourceTree, name: str, place: Span) -> Diagnostic:
+        return Diagnostic(
+            "VCG529",
+            f"{self.rest.class_name}.{name} can neither go, as a test names it, nor stay: vLLM would call it beside "
+            "the port, which leaves it out",
+            self._span(tree, name),
+            f"see {place.file}, line {place.line}: take the method out of that test first",
+        )
+
+    def _span(self, tree: SourceTree, name: str) -> Span:
+        method = self.rest.method(name)
+        assert method is not None
+        return tree.span(self.rest.path, method.line)
+
+
+def find_tested(tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, brought: Set[str]) -> Tested:
+    """The protocol methods of `model` that go for nothing `brought`, and that a test names.
+
+    A test is one of the model if it names its class, a subclass or its module, too: vLLM's tests of the manager call
+    these methods of classes of their own. A definition names nothing.
+    """
+    gone = [name for name in model.protocol_methods if name not in brought]
+    found: dict[str, Span] = {}
+    for relpath in tree.containing(_TESTS, ".py", gone) if gone else ():
+        text = tree.read_bytes(relpath).decode(errors="replace")
+        classes = [model.class_name, *(heir.class_name for heir in find_subclasses(tree, model.path, model.class_name))]
+        if _may_import(relpath, text, model.path) or not set(classes).isdisjoint(identifiers(text)):
+            for use in re.finditer(rf"(?<!\bdef )\b(?:{'|'.join(gone)})\b", text):
+                found.setdefault(use[0], tree.span(relpath, text.count("\n", 0, use.start()) + 1))
+    stays, called = (
+        {name: place for name, place in found.items() if (name in profile.uncalled) is is_free}
+        for is_free in (True, False)
+    )
+    names = tuple(name for name in model.protocol_methods if name not in stays)
+    return Tested(replace_fields(model, protocol_methods=names), stays, called)
 
 
 def lost_explanations(before: str, after: str, shown: str) -> Iterator[Diagnostic]:

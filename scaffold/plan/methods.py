@@ -70,6 +70,11 @@ class Methods:
     def names(self) -> frozenset[str]:
         return frozenset(node.name for node in ast.parse(self.source).body if isinstance(node, ast.FunctionDef))
 
+    @property
+    def brought(self) -> frozenset[str]:
+        """The names of all methods that the class has with the port, by itself or from a class that comes with it."""
+        return self.names | self.given | (self.mixin.methods if self.mixin is not None else frozenset())
+
 
 def refusal(port: AnyPort, dialect: Dialect) -> Diagnostic | None:
     """Why a protocol cannot express a port: VCG437, VCG441, VCG442, VCG446. For each port there is one that can."""

@@ -20,7 +20,7 @@ from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import member_name, same_meaning
 from scaffold.plan.code import identifiers
 from scaffold.plan.file_plans import FilePlan, Present
-from scaffold.plan.leftovers import find_leftovers
+from scaffold.plan.leftovers import find_leftovers, find_tested
 from scaffold.plan.methods import MODELS
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import render_template
@@ -109,8 +109,10 @@ def plan_model(
     """The edits of the model's file, those for the `tower` among them, what it has, and notes on what they leave.
 
     Raises VCG520 where it has or inherits an implementation that only `replace` may swap, with what is known of an
-    `other` encoder that it serves.
+    `other` encoder that it serves, and VCG529 where a test names a method that must go.
     """
+    tested = find_tested(tree, profile, model, methods.brought)
+    model = tested.rest
     present = _present(tree, model, methods.source)
     if present is Present.FOREIGN and not replace:
         raise DiagnosticError([_hand_written(tree, model, methods), *other])
@@ -137,8 +139,8 @@ def plan_model(
         # An `__init__` that keeps a value more uses what it used before: to set an attribute is no use of it.
         sources = [edit.source for edit in tower if hasattr(edit, "source") and getattr(edit, "name", "") != "__init__"]
         others = [*(name for _, name in methods.imports), *sources]
-        leftovers = find_leftovers(tree, model, methods.source, others)
-        remove, notes = (*model.protocol_methods, *leftovers.methods), leftovers.notes
+        leftovers = find_leftovers(tree, model, methods.source, others, tested.stays)
+        remove, notes = (*model.protocol_methods, *leftovers.methods), (*tested.notes(tree), *leftovers.notes)
         edits = [*leftovers.typing, *edits, *leftovers.edits]
     edits.append(PutMethods(model.class_name, methods.source, remove=remove))
     _refuse_clash(tree, profile, model, methods, set(remove))
@@ -206,8 +208,7 @@ def _refuse_inherited(
         for node in owner.body
         if owner.name not in brought and isinstance(node, FunctionNode) and node.name in demanded
     }
-    defined = methods.names | (methods.mixin.methods if methods.mixin else set())
-    left = sorted(inherited.keys() - defined - profile.uncalled)
+    left = sorted(inherited.keys() - methods.brought - profile.uncalled)
     if not left and (replace or not inherited or model.protocol_methods):
         return
     path, base = inherited[left[0] if left else min(inherited)]

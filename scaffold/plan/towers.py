@@ -25,7 +25,7 @@ from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
-from scaffold.plan.views import TreeFacts, claims_frames, counter_of
+from scaffold.plan.views import DATA_PARALLEL, TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 #: vLLM's hook that runs mypy, with the folders that it leaves out.
 _TYPE_CHECK = "tools/pre_commit/mypy.py"
 
-#: The gate of a port whose items data parallelism could not gather, and vLLM's functions that share an item's work.
-_DATA_PARALLEL, _SHARDED = "not self.use_data_parallel", "run_dp_sharded"
+#: vLLM's functions that share an item's work.
+_SHARDED = "run_dp_sharded"
 
 #: The attribute with the offsets of each captured graph, where the manager pads no buffer (until 0.22).
 _OFFSETS = "_encoder_cudagraph_offsets"
@@ -249,7 +249,7 @@ def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool
     Then the manager's own sharding serves an explicit port: it hands each rank whole items and gathers embeddings. A
     layer that ranks share would mix them; the lab looks for such layers in all that a graph holds (VCG670).
     """
-    if port.gate is None or port.gate.text != _DATA_PARALLEL:
+    if port.gate is None or port.gate.text != DATA_PARALLEL:
         return False
     from scaffold.cut import splits_weights
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: A `let` that is longer than this, spelled out, gets lines of its own in the methods of the tiles layout.
 _LONGEST = 60
 
+#: The gate of a port that has no graphs where ranks share the items of a batch.
+DATA_PARALLEL = "not self.use_data_parallel"
+
 #: Why precomputed embeddings turn graphs off under data parallelism in a release without a hook for results.
 _NO_GATHER = (
     "Under data parallelism this release's manager gathers results by the tokens that items declare, and precomputed "
@@ -147,7 +150,7 @@ class View:
     budget_lets: Lets
     forward: Code
     checks_types: bool
-    #: Whether a batch may be without items.
+    #: Whether a batch may be without items, as one of a rank where ranks share the items and there are graphs.
     may_be_empty: bool
     #: Whether the features of an item take tokens of the model's context.
     takes_context: bool
@@ -879,7 +882,8 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     """The fields of `View` that mean the same in every layout."""
     names = Names.of(port)
     given = port.processor
-    gate = names.code(port.gate) if port.gate and facts.has_gate else None
+    said = port.gate if facts.has_gate else None
+    gate = names.code(said) if said is not None else None
     encoder = names.code(port.encoder_gate) if port.encoder_gate else None
     whys = [port.gates.why] if port.gates and facts.has_gate else []
     if isinstance(port, SizedPort) and port.embeds is not None and profile.dialect.postprocess.value == "none":
@@ -898,7 +902,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "gate_why": " ".join(filter(None, whys)) or None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
-        "may_be_empty": facts.shares_items,
+        "may_be_empty": facts.shares_items and (said is None or said.text != DATA_PARALLEL),
         "takes_context": not facts.cross_attends,
     }
 

@@ -25,6 +25,7 @@ from scaffold.syntax import (
     assigned_to,
     dotted,
     find_class,
+    find_method,
     first_line,
     import_source,
     last_name,
@@ -602,6 +603,20 @@ def find_example_list(tree: SourceTree) -> ListAnchor | None:
             key.value for key in examples[0][0].keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
         ),
     )
+
+
+def find_eager(tree: SourceTree, examples: ListAnchor, key: str) -> int | None:
+    """The line at which the example of `key` turns all CUDA graphs off, `enforce_eager=True`; None where none does."""
+    module = tree.parse(examples.path)
+    ((listed, _),) = _assigned(module, _EXAMPLES)
+    assert isinstance(listed, ast.Dict)
+    for name, value in zip(listed.keys, listed.values, strict=True):
+        if isinstance(name, ast.Constant) and name.value == key:
+            runner = find_method(module, last_name(value) or "")
+            for node in ast.walk(runner) if runner is not None else ():
+                if isinstance(node, ast.keyword) and ast.unparse(node) == "enforce_eager=True":
+                    return node.lineno
+    return None
 
 
 def _is_string(node: ast.expr) -> bool:

@@ -241,6 +241,25 @@ def test_example_that_the_release_does_not_have(release_tree):
 
 
 @pytest.mark.trees
+def test_an_example_that_runs_eagerly_gets_no_entry(release_tree):
+    """No graph is captured with `enforce_eager=True`. From 0.24 on vLLM lists GLM-4.1V all the same."""
+    tree = release_tree("0.23.0")
+    port = port_of("glm4_1v", {"integration.example": ["glm4v", "internvl_chat", "glm4_1v"]})
+
+    found = plan_entries(port, tree)
+
+    (plan,) = (file for file in found.files if file.path.startswith("examples/"))
+    assert [edit.value for edit in plan.edits] == ["internvl_chat"]
+    (note, other) = found.notes
+    assert (note.code, note.severity) == ("VCG427", Severity.INFO)
+    assert "'glm4v' sets `enforce_eager=True`" in note.message
+    assert "'glm4_1v' sets `enforce_eager=True`" in other.message
+    assert note.span is not None
+    assert tree.read(plan.path).splitlines()[note.span.line - 1].strip() == "enforce_eager=True,"
+    assert plan_entries(load_port("glm4_1v"), release_tree("0.33.0")).notes == ()
+
+
+@pytest.mark.trees
 @pytest.mark.parametrize(
     ("model", "above", "below"),
     [

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from scaffold.diagnostics import DiagnosticError
 from scaffold.edit import apply_edits
 from scaffold.edit.operations import DropDefinition, DropImport, DropTypingImport
-from scaffold.plan.leftovers import Leftovers, _Use, find_leftovers, lost_explanations
-from scaffold.protocol import SourceTree, find_model
+from scaffold.plan.leftovers import Leftovers, _Use, find_leftovers, find_tested, lost_explanations
+from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.verify.equivalence import prove_equivalence
 from scaffold.workflow import load_port, prepare_port
 
@@ -31,7 +32,11 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "idefics3": ({"_get_num_patches_list"}, {"get_position_ids"}, set()),
     "ernie45_vl": (set(), {"scatter_output_slices"}, set()),
     "gemma3_mm": (set(), {"vit_positions_per_patch"}, set()),
-    "glm4_1v": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "glm4_1v": (
+        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
+        set(),
+        {"Glm4vForConditionalGeneration.get_max_frames_per_video"},  # a test of the model asks for it
+    ),
     "internvl": ({"_get_internvl_patches_list"}, set(), set()),
     "mllama4": ({"get_image_patches_per_chunk"}, set(), {"Llama4ForConditionalGeneration.vllm_config"}),
     "qwen2_5_vl": (
@@ -332,6 +337,80 @@ def test_what_the_port_uses_stays_and_what_it_replaces_goes(model_tree) -> None:
     assert {"side", "pad", "LIMIT", "b"}.isdisjoint(edit.name for edit in found.edits)
 
 
+FRAMES = "get_max_frames_per_video"
+
+
+def test_a_method_stays_that_a_test_of_the_model_names(release_tree) -> None:
+    """vLLM's test of GLM-4.1V asks for the limit of frames, which no port has a use for."""
+    tree, port = release_tree("0.33.0"), load_port("glm4_1v")
+    prepared = prepare_port(port, tree, replace=True)
+    files = {change.path: change.after or b"" for change in prepared.changed}
+    path = f"{MODELS}/glm4_1v.py"
+
+    method = f"    def {FRAMES}(self) -> int:\n        return _MAX_FRAMES_PER_VIDEO\n"
+    assert tree.read(path).count(method) == files[path].decode().count(method) == 1
+    [note] = [note for note in prepared.notes if note.code == "VCG522"]
+    assert note.span is not None
+    assert tree.read(path).splitlines()[note.span.line - 1] == method.splitlines()[0]
+    assert note.help is not None
+    assert note.help.startswith("see vllm-0.33.0/tests/models/multimodal/processing/test_glm4_1v.py, line ")
+    ported = tree.with_files(files)
+    assert prepare_port(port, ported).changed == ()
+    assert prepare_port(port, ported, replace=True).changed == ()
+    without = tree.with_files(dict.fromkeys(tree.containing("tests", ".py", [FRAMES]), b""))
+    assert prepare_port(port, without, replace=True).changed != prepared.changed
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("from vllm.model_executor.models.m import X\nassert X.%s()\n", True),
+        ("from .fixtures import Model\nassert Model.%s()\n", True),
+        ("from .fixtures import Heir\nassert Heir.%s()\n", True),
+        ("mock.patch('vllm.model_executor.models.m.Model.%s')\n", True),
+        ("def f(Model:\n    Model.%s(", True),  # no valid Python
+        ("class A:\n    def %s(self): ...\nModel\n", False),
+        ("from .fixtures import Other\nassert Other.%s()\n", False),
+        ("from .fixtures import Model\nassert Model.%s_more()\n", False),
+    ],
+)
+def test_a_test_is_one_of_the_model_if_it_names_that(model_tree, text: str, named: bool) -> None:
+    method = "    def get_encoder_cudagraph_config(self):\n"
+    frames = f"    def {FRAMES}(self): ...\n"
+    tree = model_tree(m=MODEL.replace(method, frames + method), n="from .m import Model\nclass Heir(Model): ...\n")
+    append(tree, "tests/models/test_m.py", text % FRAMES)
+    profile, model = read_protocol(tree), find_model(tree.reread(), "m", "Model")
+
+    found = find_tested(tree.reread(), profile, model, {"get_encoder_cudagraph_config"})
+
+    assert set(found.stays) == ({FRAMES} if named else set())
+    assert (FRAMES in found.rest.protocol_methods) is not named
+    assert found.called == {}
+    assert [note.code for note in found.notes(tree)] == ["VCG522"] * named
+    brought = find_tested(tree.reread(), profile, model, {"get_encoder_cudagraph_config", FRAMES})
+    assert (brought.rest, brought.stays) == (model, {})
+
+
+def test_a_method_that_vllm_calls_cannot_stay_for_a_test(release_tree) -> None:
+    """A port that has no method of this name relies on the protocol's own."""
+    tree, path = release_tree("0.33.0"), f"{MODELS}/qwen2_vl.py"
+    frames = f"    def {FRAMES}(self)"
+    hook = "    def postprocess_encoder_output(self, *args, **kwargs):\n        return self.cut(*args)\n\n"
+    text = tree.read(path).replace(frames, hook + frames, 1)
+    test = b"from vllm.model_executor.models import qwen2_vl\nqwen2_vl.X.postprocess_encoder_output\n"
+    own = tree.with_files({path: text.encode(), "tests/test_hook.py": test})
+
+    with pytest.raises(DiagnosticError) as caught:
+        prepare_port(load_port("qwen2_vl"), own, replace=True)
+
+    [problem] = caught.value.diagnostics
+    assert problem.code == "VCG529"
+    assert "Qwen2VLForConditionalGeneration.postprocess_encoder_output can neither go" in problem.message
+    assert problem.span is not None
+    assert text.splitlines()[problem.span.line - 1].startswith("    def postprocess_encoder_output")
+    assert problem.help == "see vllm-0.33.0/tests/test_hook.py, line 2: take the method out of that test first"
+
+
 def test_lost_explanations_are_listed_line_by_line() -> None:
     before = """class A:
     # -- section --
@@ -366,6 +445,7 @@ def test_a_run_that_replaces_nothing_has_lost_nothing(release_tree) -> None:
 
 def append(tree: SourceTree, relpath: str, text: str) -> None:
     path: Path = tree.path(relpath)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text((path.read_text("utf-8") if path.exists() else "") + text, encoding="utf-8")
 
 

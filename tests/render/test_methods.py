@@ -241,6 +241,27 @@ def test_a_gate_of_negations_says_when_it_is_closed(gate, said):
     assert said in " ".join(source.split())
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize(
+    ("gate", "facts", "may_be_empty"),
+    [
+        ("not self.use_data_parallel", TreeFacts(), False),
+        ("not self.use_data_parallel", TreeFacts(has_gate=False), True),  # the release has no such attribute
+        ("not self.off", TreeFacts(), True),
+        (None, TreeFacts(), True),
+        (None, TreeFacts(shares_items=False), False),
+    ],
+)
+def test_no_code_for_a_rank_without_items_where_no_rank_has_graphs(generation, gate, facts, may_be_empty):
+    """The runner first asks the manager for the modality, and there is none: no batch is ever selected."""
+    port = port_of("mllama4", {"gates": {"modalities": gate} if gate else None})
+
+    source = render_methods(port, profile_of(generation), facts).source
+
+    assert (":0]" in source) is may_be_empty
+    assert ("A rank may get no item" in source) is may_be_empty
+
+
 def test_the_class_of_a_processing_info_is_named_where_types_are_checked():
     port = load_port("qwen2_vl")
     checked = TreeFacts(checks_types=True, info_class=("vllm.models.infos", "SomeInfo"))
