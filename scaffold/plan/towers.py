@@ -27,7 +27,6 @@ from scaffold.plan.file_plans import Fact
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
-from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
     dotted,
@@ -108,7 +107,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         checks_types=_checks_types(tree),
         in_tree=True,
         constants=known_constants(port, tree),
-        states_modality=_states_modality(family),
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
     )
@@ -369,11 +367,6 @@ def _home(program: Program, family: Family, named: str) -> str:
     """The nearest file of the model class and its bases that defines or imports a class; the model's, if none does."""
     files = [module.file for module, _ in family]
     return next((module.file for module, _ in family if program.resolve(module, named)), files[0])
-
-
-def _states_modality(family: Family) -> bool:
-    """Whether the model or a base has `get_input_modality`, beside the protocol's own, which says `image` of all."""
-    return any(find_method(owner, "get_input_modality") for _, owner in family if owner.name != PROTOCOL)
 
 
 def _gate(port: AnyPort, model: ModelAnchor, family: Family) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:

@@ -73,9 +73,9 @@ class TreeFacts:
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
-    processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
-    own for the modality of a batch. `sync_guard`: the module of `gpu_sync_allowed`, where the tree has it and the port
-    splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
+    processor sets to a default, by the descriptor's names for them. `sync_guard`: the module of `gpu_sync_allowed`,
+    where the tree has it and the port splits the tower, whose statements may wait for the GPU: vLLM's own tests on a
+    GPU fail there without.
     `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
     beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
@@ -99,7 +99,6 @@ class TreeFacts:
     device_bounds: tuple[str, ...] = ()
     sync_guard: str | None = None
     constants: Mapping[str, int] = field(default_factory=dict)
-    states_modality: bool = False
     shares_items: bool = True
     padding: tuple[tuple[str, str], ...] = ()
     keeps_offsets: bool = False
@@ -156,6 +155,11 @@ class View:
     def budget_head(self) -> Code | None:
         """A statement before the range of budgets, which makes what its minimum reads."""
         return None
+
+    @property
+    def has_modality(self) -> bool:
+        """Whether `get_input_modality` is written: the protocol's own says `image` of every batch."""
+        return self.has_video or self.dialect.modality_called
 
     @property
     def modality_names(self) -> list[str]:
@@ -562,8 +566,6 @@ class SizedView(View):
     #: Whether an argument of `forward` turns it off.
     passes_switch: bool
     embeds: str | None
-    #: Whether `get_input_modality` is written: where the manager calls it, and where a port of two inputs replaces it.
-    has_modality: bool
 
     @property
     def several(self) -> bool:
@@ -924,7 +926,6 @@ def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
-        "has_modality": profile.dialect.modality_called or (facts.states_modality and len(port.inputs) > 1),
         "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
         "passes_switch": facts.sharding is not None,
     }
