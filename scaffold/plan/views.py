@@ -717,6 +717,11 @@ class PackedView(SizedView):
         return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
 
     @property
+    def frame_tokens(self) -> Code:
+        """The fewest tokens that a video of `t` frames claims, where the user's limit of frames is known or not."""
+        return Code("self._get_encoder_cudagraph_frame_tokens(t)" if self.has_vllm_config else "8 * t")
+
+    @property
     def video_sizes(self) -> str | None:
         """The key of videos' grids."""
         return next((modality.sizes for modality in self.modalities if modality.name == "video"), None)
