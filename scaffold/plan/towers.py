@@ -24,6 +24,7 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
+from scaffold.plan.methods import MODELS
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
@@ -60,6 +61,9 @@ _OFFSETS = "_encoder_cudagraph_offsets"
 
 #: vLLM's functions that pad the offsets of a batch with empty sequences, and of a batch of FlashInfer's.
 _PADDING = ("_pad_cumulative_seqlens_buffer", "_pad_flashinfer_cu_seqlens_buffer")
+
+#: Where they are, if not beside a tower.
+_PADDING_FILE = f"{MODELS}qwen2_5_vl.py"
 
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
@@ -173,7 +177,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         device_bounds=tuple(_device_bounds(tower)),
     )
     if facts.attention_fills_zeros:  # elsewhere the rows behind a batch need sequences
-        facts = replace(facts, padding=_padding(module, flashinfer=port.flashinfer and facts.has_lengths is not False))
+        flashinfer = port.flashinfer and facts.has_lengths is not False
+        facts = replace(facts, padding=_padding(program, module, model.path, flashinfer=flashinfer))
     frames = port.sequences[0].unit != "item"
     split = None if tower.already_split else split_tower(tower, frames=frames)
     if split is not None:
@@ -274,11 +279,35 @@ def _optional(port: ReentryPort, family: Family) -> str | None:
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
 
 
-def _padding(module: Module, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:
-    """vLLM's functions that pad offsets, in the module of a tower: all that a port needs, or none."""
+def _padding(program: Program, tower: Module, path: str, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:
+    """vLLM's functions that pad offsets: all that a port in the file `path` needs and may import, or none.
+
+    Those of a tower's own module come first.
+    """
     wanted = _PADDING if flashinfer else _PADDING[:1]
-    found = tuple((dotted(module.file), name) for name in wanted if name in module.functions)
-    return found if len(found) == len(wanted) else ()
+    for module in (tower, program.module(_PADDING_FILE)):
+        if module is None or not set(wanted) <= module.functions.keys():
+            continue
+        if path == module.file or path not in _imported_models(program, module):
+            beside = module.file != path and module.file.startswith(MODELS) and path.startswith(MODELS)
+            source = f".{dotted(module.file.removeprefix(MODELS))}" if beside else dotted(module.file)
+            return tuple((source, name) for name in wanted)
+    return ()
+
+
+def _imported_models(program: Program, module: Module) -> set[str]:
+    """The files of vLLM's models that a module imports, and those import: none of them may import the module."""
+    seen: set[str] = set()
+    pending = [module]
+    while pending:
+        for name, member in pending.pop().imports.values():
+            for dots in (name, f"{name}.{member}"):
+                file = f"{dots.replace('.', '/')}.py"
+                found = program.module(file) if file.startswith(MODELS) and file not in seen else None
+                if found is not None:
+                    seen.add(file)
+                    pending.append(found)
+    return seen
 
 
 def _sync_guard(tree: SourceTree) -> str | None:

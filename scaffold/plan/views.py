@@ -76,8 +76,8 @@ class TreeFacts:
     processor sets to a default, by the descriptor's names for them. `sync_guard`: the module of `gpu_sync_allowed`,
     where the tree has it and the port splits the tower, whose statements may wait for the GPU: vLLM's own tests on a
     GPU fail there without.
-    `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
-    beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
+    `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: vLLM's own
+    functions that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     """

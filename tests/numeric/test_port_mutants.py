@@ -258,8 +258,8 @@ INTERNVL_EDGES = (
 QWEN3_FLASHINFER = (
     Mutant(
         "two sections of offsets are filled as one",
-        "attn_backend == AttentionBackendEnum.FLASHINFER else 1",
-        "attn_backend == AttentionBackendEnum.TORCH_SDPA else 1",
+        "attn_backend == AttentionBackendEnum.FLASHINFER\n            else _pad",
+        "attn_backend == AttentionBackendEnum.TORCH_SDPA\n            else _pad",
         "VCG654",
         "its values at row",
     ),

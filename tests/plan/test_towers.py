@@ -441,3 +441,11 @@ def test_offsets_are_padded_by_functions_beside_the_tower(qwen, release, found):
     assert len(plan(qwen(release)).facts.padding) == found
     alone = qwen("0.33.0", ("def _pad_flashinfer_cu_seqlens_buffer(", "def _pad_for_flashinfer("))
     assert plan(alone).facts.padding == ()
+
+
+@pytest.mark.parametrize(("model", "found"), [("qwen3_vl", 2), ("glm4_1v", 1), ("qwen2_vl", 0)])
+def test_a_port_of_another_tower_imports_them_from_qwen2_5_vl(release_tree, model, found):
+    """But not a port that Qwen2.5-VL's file imports."""
+    port, tree = load_port(model), release_tree("0.33.0")
+    padding = plan_tower(port, tree, find_model(tree, port.module, port.class_name)).facts.padding
+    assert [module for module, _ in padding] == [".qwen2_5_vl"] * found
