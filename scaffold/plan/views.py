@@ -734,7 +734,7 @@ class PackedView(SizedView):
         frames = [several] if self.counts_frames and not (told_alone or self.bounds_frames) else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
-            return f"No graph holds so many tokens: {items} run eagerly."
+            return f"Claim more tokens than any budget: the manager runs {items} eagerly."
         return f"To run eagerly, {items} declare more tokens than any graph holds."
 
     @property

@@ -244,8 +244,8 @@ BY_HAND = {
         "path_tokens = tokens =": """path_tokens = t * h * w
             tokens =""",
         "max(tokens, self": "max(path_tokens, self",
-        "        # Images one token high": """        token_budget //= m**2
-        # Images one token high""",
+        "        # Capture images one token high": """        token_budget //= m**2
+        # Capture images one token high""",
     },
     # The port has it: the edit says where.
     "a charge for each frame": {CHARGE: CHARGE},
