@@ -113,6 +113,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         constants=known_constants(port, tree),
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
+        embeds_nothing=_embeds_nothing(family),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -530,6 +531,14 @@ def _cross_attends(family: Family) -> bool:
     methods = (find_method(owner, "forward") for _, owner in family)
     forward = next((method for method in methods if method is not None), None)
     return forward is not None and any(argument.arg == "encoder_outputs" for argument in forward.args.args)
+
+
+def _embeds_nothing(family: Family) -> bool:
+    """Whether the nearest `embed_multimodal` says that it may return None."""
+    methods = (find_method(owner, "embed_multimodal") for _, owner in family)
+    method = next((method for method in methods if method is not None), None)
+    returns = ast.unparse(method.returns) if method is not None and method.returns is not None else ""
+    return "None" in returns or "Optional" in returns
 
 
 def _has(family: Family, attribute: str) -> bool:

@@ -80,6 +80,7 @@ class TreeFacts:
     functions that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
+    `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
     """
 
     has_input_dtype: bool | None = None
@@ -103,6 +104,7 @@ class TreeFacts:
     padding: tuple[tuple[str, str], ...] = ()
     keeps_offsets: bool = False
     cross_attends: bool = False
+    embeds_nothing: bool = False
 
 
 @dataclass(frozen=True)
@@ -679,6 +681,8 @@ class PackedView(SizedView):
     guards_syncs: bool
     padding: tuple[str, ...]
     keeps_offsets: bool
+    #: Whether the tree's checks ask that the result of `embed_multimodal` is not None.
+    asserts_embeddings: bool
 
     @property
     def offset_keys(self) -> list[str]:
@@ -1481,6 +1485,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         guards_syncs=facts.sync_guard is not None,
         padding=tuple(name for _, name in facts.padding),
         keeps_offsets=facts.keeps_offsets,
+        asserts_embeddings=facts.checks_types and facts.embeds_nothing,
     )
 
 
