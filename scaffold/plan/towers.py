@@ -24,10 +24,10 @@ from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
+from scaffold.plan.methods import MODELS
 from scaffold.plan.processor import known_constants
 from scaffold.plan.views import DATA_PARALLEL, TreeFacts, claims_frames, counter_of
 from scaffold.protocol import find_model, find_subclasses
-from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import (
     FunctionNode,
     dotted,
@@ -61,6 +61,9 @@ _OFFSETS = "_encoder_cudagraph_offsets"
 
 #: vLLM's functions that pad the offsets of a batch with empty sequences, and of a batch of FlashInfer's.
 _PADDING = ("_pad_cumulative_seqlens_buffer", "_pad_flashinfer_cu_seqlens_buffer")
+
+#: Where they are, if not beside a tower.
+_PADDING_FILE = f"{MODELS}qwen2_5_vl.py"
 
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
@@ -108,9 +111,9 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         checks_types=_checks_types(tree),
         in_tree=True,
         constants=known_constants(port, tree),
-        states_modality=_states_modality(family),
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
+        embeds_nothing=_embeds_nothing(family),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -175,7 +178,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         device_bounds=tuple(_device_bounds(tower)),
     )
     if facts.attention_fills_zeros:  # elsewhere the rows behind a batch need sequences
-        facts = replace(facts, padding=_padding(module, flashinfer=port.flashinfer and facts.has_lengths is not False))
+        flashinfer = port.flashinfer and facts.has_lengths is not False
+        facts = replace(facts, padding=_padding(program, module, model.path, flashinfer=flashinfer))
     frames = port.sequences[0].unit != "item"
     split = None if tower.already_split else split_tower(tower, frames=frames)
     if split is not None:
@@ -276,11 +280,35 @@ def _optional(port: ReentryPort, family: Family) -> str | None:
     return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
 
 
-def _padding(module: Module, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:
-    """vLLM's functions that pad offsets, in the module of a tower: all that a port needs, or none."""
+def _padding(program: Program, tower: Module, path: str, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:
+    """vLLM's functions that pad offsets: all that a port in the file `path` needs and may import, or none.
+
+    Those of a tower's own module come first.
+    """
     wanted = _PADDING if flashinfer else _PADDING[:1]
-    found = tuple((dotted(module.file), name) for name in wanted if name in module.functions)
-    return found if len(found) == len(wanted) else ()
+    for module in (tower, program.module(_PADDING_FILE)):
+        if module is None or not set(wanted) <= module.functions.keys():
+            continue
+        if path == module.file or path not in _imported_models(program, module):
+            beside = module.file != path and module.file.startswith(MODELS) and path.startswith(MODELS)
+            source = f".{dotted(module.file.removeprefix(MODELS))}" if beside else dotted(module.file)
+            return tuple((source, name) for name in wanted)
+    return ()
+
+
+def _imported_models(program: Program, module: Module) -> set[str]:
+    """The files of vLLM's models that a module imports, and those import: none of them may import the module."""
+    seen: set[str] = set()
+    pending = [module]
+    while pending:
+        for name, member in pending.pop().imports.values():
+            for dots in (name, f"{name}.{member}"):
+                file = f"{dots.replace('.', '/')}.py"
+                found = program.module(file) if file.startswith(MODELS) and file not in seen else None
+                if found is not None:
+                    seen.add(file)
+                    pending.append(found)
+    return seen
 
 
 def _sync_guard(tree: SourceTree) -> str | None:
@@ -369,11 +397,6 @@ def _home(program: Program, family: Family, named: str) -> str:
     """The nearest file of the model class and its bases that defines or imports a class; the model's, if none does."""
     files = [module.file for module, _ in family]
     return next((module.file for module, _ in family if program.resolve(module, named)), files[0])
-
-
-def _states_modality(family: Family) -> bool:
-    """Whether the model or a base has `get_input_modality`, beside the protocol's own, which says `image` of all."""
-    return any(find_method(owner, "get_input_modality") for _, owner in family if owner.name != PROTOCOL)
 
 
 def _gate(port: AnyPort, model: ModelAnchor, family: Family) -> tuple[TreeFacts, tuple[Diagnostic, ...]]:
@@ -508,6 +531,14 @@ def _cross_attends(family: Family) -> bool:
     methods = (find_method(owner, "forward") for _, owner in family)
     forward = next((method for method in methods if method is not None), None)
     return forward is not None and any(argument.arg == "encoder_outputs" for argument in forward.args.args)
+
+
+def _embeds_nothing(family: Family) -> bool:
+    """Whether the nearest `embed_multimodal` says that it may return None."""
+    methods = (find_method(owner, "embed_multimodal") for _, owner in family)
+    method = next((method for method in methods if method is not None), None)
+    returns = ast.unparse(method.returns) if method is not None and method.returns is not None else ""
+    return "None" in returns or "Optional" in returns
 
 
 def _has(family: Family, attribute: str) -> bool:

@@ -76,13 +76,14 @@ class TreeFacts:
     the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
-    processor sets to a default, by the descriptor's names for them. `states_modality`: the model has a method of its
-    own for the modality of a batch. `sync_guard`: the module of `gpu_sync_allowed`, where the tree has it and the port
-    splits the tower, whose statements may wait for the GPU: vLLM's own tests on a GPU fail there without.
-    `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: the functions
-    beside the tower that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
+    processor sets to a default, by the descriptor's names for them. `sync_guard`: the module of `gpu_sync_allowed`,
+    where the tree has it and the port splits the tower, whose statements may wait for the GPU: vLLM's own tests on a
+    GPU fail there without.
+    `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: vLLM's own
+    functions that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
+    `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
     """
 
     has_input_dtype: bool | None = None
@@ -102,11 +103,11 @@ class TreeFacts:
     device_bounds: tuple[str, ...] = ()
     sync_guard: str | None = None
     constants: Mapping[str, int] = field(default_factory=dict)
-    states_modality: bool = False
     shares_items: bool = True
     padding: tuple[tuple[str, str], ...] = ()
     keeps_offsets: bool = False
     cross_attends: bool = False
+    embeds_nothing: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,11 @@ class View:
     def budget_head(self) -> Code | None:
         """A statement before the range of budgets, which makes what its minimum reads."""
         return None
+
+    @property
+    def has_modality(self) -> bool:
+        """Whether `get_input_modality` is written: the protocol's own says `image` of every batch."""
+        return self.has_video or self.dialect.modality_called
 
     @property
     def modality_names(self) -> list[str]:
@@ -565,8 +571,6 @@ class SizedView(View):
     #: Whether an argument of `forward` turns it off.
     passes_switch: bool
     embeds: str | None
-    #: Whether `get_input_modality` is written: where the manager calls it, and where a port of two inputs replaces it.
-    has_modality: bool
 
     @property
     def several(self) -> bool:
@@ -680,6 +684,8 @@ class PackedView(SizedView):
     guards_syncs: bool
     padding: tuple[str, ...]
     keeps_offsets: bool
+    #: Whether the tree's checks ask that the result of `embed_multimodal` is not None.
+    asserts_embeddings: bool
 
     @property
     def offset_keys(self) -> list[str]:
@@ -718,6 +724,11 @@ class PackedView(SizedView):
         return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
 
     @property
+    def frame_tokens(self) -> Code:
+        """The fewest tokens that a video of `t` frames claims, where the user's limit of frames is known or not."""
+        return Code("self._get_encoder_cudagraph_frame_tokens(t)" if self.has_vllm_config else "8 * t")
+
+    @property
     def video_sizes(self) -> str | None:
         """The key of videos' grids."""
         return next((modality.sizes for modality in self.modalities if modality.name == "video"), None)
@@ -730,7 +741,7 @@ class PackedView(SizedView):
         frames = [several] if self.counts_frames and not (told_alone or self.bounds_frames) else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
-            return f"No graph holds so many tokens: {items} run eagerly."
+            return f"Claim more tokens than any budget: the manager runs {items} eagerly."
         return f"To run eagerly, {items} declare more tokens than any graph holds."
 
     @property
@@ -928,7 +939,6 @@ def _sized(port: SizedPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[
         "sizes": _sizes_name(port.columns),
         "sizes_type": Code("list[int]" if len(port.columns) == 1 else "list[list[int]]"),
         "embeds": port.embeds,
-        "has_modality": profile.dialect.modality_called or (facts.states_modality and len(port.inputs) > 1),
         "switches": () if facts.sharding else tuple(map(_switch, port.switches)),
         "passes_switch": facts.sharding is not None,
     }
@@ -1479,6 +1489,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         guards_syncs=facts.sync_guard is not None,
         padding=tuple(name for _, name in facts.padding),
         keeps_offsets=facts.keeps_offsets,
+        asserts_embeddings=facts.checks_types and facts.embeds_nothing,
     )
 
 

@@ -237,10 +237,11 @@ def test_a_graph_has_exactly_the_rows_of_its_budget(release: str, model: str, lo
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("release", SAMPLE[-1:])
-def test_sequences_are_bounded_by_items_and_by_what_frames_claim(release: str, model: str, looks: Looks) -> None:
-    """D2 for small limits: no batch has more items than the limit, or more frames than an eighth of the budget."""
-    report = looks(release)["generated", model][IMAGES_AFTER_VIDEO]
-    most = max(IMAGES_AFTER_VIDEO.max_items, IMAGES_AFTER_VIDEO.budget // 8)
+@pytest.mark.parametrize("probe", [IMAGES_AFTER_VIDEO, MANY_FRAMES], ids=lambda probe: f"{probe.max_frames} frames")
+def test_sequences_are_bounded_by_the_limits(probe: Probe, release: str, model: str, looks: Looks) -> None:
+    """D2: no batch has more items or frames than the user allows, or more frames than tokens."""
+    report = looks(release)["generated", model][probe]
+    most = max(probe.max_items, min(probe.max_frames, probe.budget))
     assert len(offsets(report.captured)["cu_seqlens"]) - 1 == most
 
 

@@ -59,7 +59,7 @@ def tokens(item):
 
 def test_grids_lie_at_around_and_beyond_budgets():
     found = edges.grid_range(refusing)
-    around, longest = edges.grid_sessions(("image", "video"), 2, found, "release.py:1")
+    around, longest, limited = edges.grid_sessions(("image", "video"), 2, found, "release.py:1")
     by_group: dict[str, list[list[int]]] = {}
     for case in (*around.cases, *longest.cases):
         by_group.setdefault(case.group, []).append([tokens(item) for item in case.items])
@@ -78,6 +78,10 @@ def test_grids_lie_at_around_and_beyond_budgets():
     sources = {case.source for case in (*around.cases, *longest.cases)}
     assert sources == {edges.BUDGETS, found.source, "release.py:1"}
     assert all(case.may_go_eager is case.group.startswith("edge: one frame more") for case in around.cases)
+    assert [sum(t for t, _, _ in case.items) for case in limited.cases] == [17, 18, 18, 18, 1], "frames"
+    assert (limited.budgets, limited.max_items, limited.max_frames) == ((144,), 9, 17)
+    # Nine items fit the graph, by tokens and by shares that are rounded down, and have a frame more than it.
+    assert 9 * (2 * 144 // 17) <= 144
 
 
 def test_a_model_without_videos_gets_none():

@@ -133,8 +133,8 @@ QWEN25 = (
     ),
     Mutant(
         "one token too few",
-        "output_tokens=t * (h // m) * (w // m),",
-        "output_tokens=t * (h // m) * (w // m) - 1,",
+        "output_tokens=tokens,",
+        "output_tokens=tokens - 1,",
         "VCG650",
         "cut out wrongly",
     ),
@@ -150,15 +150,15 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "frame_tokens = self._encoder_cudagraph_frame_tokens",
+        "path_tokens = max(tokens, self._get_encoder_cudagraph_frame_tokens(t))",
         "pass",
         "VCG666",
         "was captured with",
     ),
     Mutant(
         "precomputed embeddings go to the graph",
-        "if embeds_key in mm_kwargs:\n            # Precomputed",
-        "if False:\n            # Precomputed",
+        "if embeds_key in mm_kwargs:\n                # Claim",
+        "if False:\n                # Claim",
         "VCG660",
         "precomputed embeddings",
     ),
@@ -218,10 +218,24 @@ QWEN25_TAIL = (
 QWEN25_EDGES = (
     Mutant(
         "a frame claims one token too few",
-        "frame_tokens = self._encoder_cudagraph_frame_tokens\n",
-        "frame_tokens = self._encoder_cudagraph_frame_tokens - 1\n",
+        "return cdiv(num_frames * max(budgets), max_frames)",
+        "return num_frames * (max(budgets) // max_frames - 1)",
         "VCG654",
         "one frame more than a graph holds",
+    ),
+    Mutant(
+        "the share of a video is rounded down",
+        "return cdiv(num_frames * max(budgets), max_frames)",
+        "return num_frames * max(budgets) // max_frames",
+        "VCG654",
+        "as many frames as the user allows, and more",
+    ),
+    Mutant(
+        "a frame claims eight tokens whatever the user allows",
+        "if max_frames is None:",
+        "if max_frames != 0:",
+        "VCG654",
+        "as many frames as the user allows, and more",
     ),
     Mutant(
         "frames that end in a partial window are forgotten",
@@ -244,8 +258,8 @@ INTERNVL_EDGES = (
 QWEN3_FLASHINFER = (
     Mutant(
         "two sections of offsets are filled as one",
-        "attn_backend == AttentionBackendEnum.FLASHINFER else 1",
-        "attn_backend == AttentionBackendEnum.TORCH_SDPA else 1",
+        "attn_backend == AttentionBackendEnum.FLASHINFER\n            else _pad",
+        "attn_backend == AttentionBackendEnum.TORCH_SDPA\n            else _pad",
         "VCG654",
         "its values at row",
     ),

@@ -236,7 +236,7 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
     """Embeddings in place of pixels; the frames of a video claim eight tokens or more each."""
     model = made("qwen2_5_vl", Packed)
     ready = {"image_embeds": torch.rand(11, HIDDEN), "image_grid_thw": torch.tensor(GRIDS)}
-    assert path_tokens(model, ready) == [2**31 - 1, 2**31 - 1, 2 * (2**31 - 1)]
+    assert path_tokens(model, ready) == [2**31 - 1] * 3
     agree([model.encoder_eager_forward(ready)], [ready["image_embeds"]])
     assert path_tokens(model, packed_batch()) == [6, 1, 4]
 
@@ -247,21 +247,22 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
 @pytest.mark.parametrize("items", [1, 2, 6])
-@pytest.mark.parametrize("limited", [False, True])
-def test_videos_of_a_graph_have_no_more_frames_than_it(limited: bool, items: int, frames: int) -> None:
-    """Whatever batches the manager makes of them, by their number and the tokens of the path, and whatever the user's
-    limit of frames is: the manager checks no batch against it."""
+@pytest.mark.parametrize("known", ["nothing", "no limit", "a limit"])
+def test_videos_of_a_graph_have_no_more_frames_than_it(known: str, items: int, frames: int) -> None:
+    """Whatever batches the manager makes of them, by their number and the tokens of the path. The manager checks none
+    against the user's limit of frames: the port does."""
     model, budgets = made("qwen2_5_vl", Packed), (64, 24, 8)
-    if limited:
+    if known != "nothing":
         model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True, attention_fills_zeros=True))
-        model.vllm_config = configured(frames)
+        model.vllm_config = configured(frames if known == "a limit" else None, budgets)
     rooms = {}
     for budget in budgets:
         kept = model.prepare_encoder_cudagraph_capture_inputs(
             budget, items, frames, torch.device("cpu"), torch.float
         ).values
         rooms[budget] = len(kept["cu_seqlens"]) - 1
-        assert not limited or rooms[budget] <= max(items, budget // 8), "an eighth of the tokens"
+        wanted = {"no limit": budget // 8, "a limit": min(frames, budget)}
+        assert known == "nothing" or rooms[budget] == max(items, wanted[known])
     grids = [[t, 2, 2 * w] for t in (1, 2, 3, 5, 7) for w in (1, 3)]
     for some in itertools.combinations(grids, items):
         pixels = torch.zeros(sum(t * h * w for t, h, w in some), 1)
@@ -270,16 +271,33 @@ def test_videos_of_a_graph_have_no_more_frames_than_it(limited: bool, items: int
             assert sum(tokens) > budget or sum(t for t, _, _ in some) <= rooms[budget], (some, budget)
 
 
-@pytest.mark.parametrize(("limit", "tokens"), [(None, 8), (0, torch.iinfo(torch.int32).max), (10, 8)])
-def test_a_limit_of_no_frames_leaves_videos_eager(limit: int | None, tokens: int) -> None:
-    """Another limit changes no charge: a frame that claims more than it needs would go to a larger graph."""
+@pytest.mark.parametrize(
+    ("limit", "budgets", "tokens"),
+    [
+        (None, (), [8, 8, 16]),
+        (None, (13824,), [8, 8, 16]),
+        (0, (64,), [2**31 - 1] * 3),
+        (64, (2048, 13824), [216, 216, 432]),
+        (17, (144,), [9, 9, 17]),
+        (10, (), [20, 20, 40]),
+        (200, (64,), [6, 1, 4]),
+    ],
+)
+def test_a_frame_claims_its_share_where_the_user_limits_frames(limit: Any, budgets: Any, tokens: Any) -> None:
+    """Of the largest budget; eight tokens where nobody says a limit; with a limit of none, more than any graph has."""
     model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True))
-    model.vllm_config = configured(limit)
-    assert path_tokens(model, packed_batch("video")) == [tokens, tokens, 2 * tokens]
+    model.vllm_config = configured(limit, budgets)
+    assert path_tokens(model, packed_batch("video")) == tokens
 
 
-def configured(limit: int | None) -> Any:
-    return Struct(compilation_config=Struct(encoder_cudagraph_max_frames_per_batch=limit))
+def configured(limit: int | None, budgets: Any) -> Any:
+    return Struct(
+        scheduler_config=Struct(max_num_batched_tokens=500),
+        model_config=Struct(max_model_len=200),
+        compilation_config=Struct(
+            encoder_cudagraph_token_budgets=[*budgets], encoder_cudagraph_max_frames_per_batch=limit
+        ),
+    )
 
 
 def path_tokens(model: Any, batch: dict[str, Any]) -> list[int]:

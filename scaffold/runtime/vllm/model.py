@@ -480,7 +480,8 @@ class VllmAdapter:
 
     def _ask_capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
         dialect = self.dialect
-        arguments: list[Any] = [key.budget, limits.items, limits.frames, self.owner.device, self.owner.dtype]
+        frames = self.owner.frames_of(key.budget, limits.frames)
+        arguments: list[Any] = [key.budget, limits.items, frames, self.owner.device, self.owner.dtype]
         if dialect.path_argument:
             arguments.append(key.path)
         if dialect.axes:

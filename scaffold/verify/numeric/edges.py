@@ -159,6 +159,14 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
         )
     )  # fmt: skip
     limit = frames if "video" in modalities else 0
+    # A frame claims 144 / 17 tokens: more than eight, and no whole number. Rounded down, nine videos of two frames fit.
+    limited = list(
+        videos(
+            "as many frames as the user allows, and more", [grid(1, 1, 17)], [grid(1, 1, 18)], [grid(1, 1, 2)] * 9,
+            [grid(1, 2, 9), grid(1, 1, 9)], [grid(1, 1)], beyond=True,
+        )
+    )  # fmt: skip
+    by_user = (Session("edges: budget 144; 9 items; 17 frames", (144,), 9, 17, tuple(limited)),)
     return (
         Session(
             f"edges: budgets {small}, {large}; {items} items; {limit} frames",
@@ -168,6 +176,7 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
             tuple(cases),
         ),
         Session(f"edges: budget {longest}; 3 items", (longest,), 3, limit, tuple(strips)),
+        *(by_user if limit else ()),
     )
 
 

@@ -173,12 +173,18 @@ class AutomaticRecipe(Recipe):
         ladder = tuple(sorted({max(low, items), max(middle, items), ample}))
         # The largest item goes eager, if there are several numbers of tokens; the budget is no multiple of anything.
         short = max(counts[-2] if len(counts) > 1 else 2 * low, items) + (1 if top > counts[-2:][0] + 1 else 0)
+        first = _session(f"budgets {_listed(ladder)}; {items} items", ladder, items, known, self._first)
+        second = _session(f"budgets {_listed((low, short))}; {items} items", (max(low, items), short), items, measured,
+                          _second_calls)  # fmt: skip
+        third = _session(f"budget {ample}; {min(8, low)} items", (ample,), min(8, low), measured, _counts)
+        frames = [size.frames for session in (first, second, third) for case in session.cases for size in case.items]
+        longest = max(frames, default=0)
+        # The user allows the frames of all items together, those of one item, and says nothing.
         return (
-            _session(f"budgets {_listed(ladder)}; {items} items", ladder, items, known, self._first),
-            _session(f"budgets {_listed((low, short))}; {items} items", (max(low, items), short), items, measured,
-                     _second_calls),
-            _session(f"budget {ample}; {min(8, low)} items", (ample,), min(8, low), measured, _counts),
-        )  # fmt: skip
+            replace(first, max_frames=items * longest),
+            replace(second, max_frames=longest),
+            replace(third, max_frames=None if longest else 0),
+        )
 
 
 def _listed(budgets: Sequence[int]) -> str:
@@ -210,8 +216,7 @@ def _session(
         return max(tokens[case.modality, size.key] for size in case.items) * _AMPLE <= largest
 
     cases = tuple(replace(case, may_go_eager=not strict(case)) for case in cases)
-    frames = max((size.frames for case in cases for size in case.items), default=0)
-    return Session(name, tuple(sorted(set(budgets))), items, items * frames, cases)
+    return Session(name, tuple(sorted(set(budgets))), items, None, cases)
 
 
 def _first_calls(modality: str, found: list[Measured]) -> list[Case]:
