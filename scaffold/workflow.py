@@ -468,9 +468,8 @@ def subclass_requests(port: AnyPort, tree: SourceTree, asked: NumericRequest) ->
             changed(
                 asked,
                 recipe=recipe or f"{heir.class_name} with an automatic recipe",
-                class_name=heir.class_name,
                 automatic=automatic,
-                options=changed(asked.options, timeout_s=_time_limit(automatic)),
+                options=changed(asked.options, inherited=True, timeout_s=_time_limit(automatic)),
             )
         )
     return requests

@@ -371,7 +371,8 @@ def _check(
     session.check_raw_pixels(bench, sessions[0])
     announce.settled(())
     if recipe.learns:
-        session.check_replayed(bench, request["modalities"])
+        wanted = modalities if options["inherited"] else request["modalities"]
+        session.check_replayed(bench, wanted)
     negative_lengths, sequences = attention.Counters.negative_lengths, attention.Counters.sequences
     stages.stage = "options"
     for option, check in (

@@ -38,7 +38,8 @@ class NumericOptions:
     for ports whose captured grid grows with the budget. `edges` adds calls at the edges of what the release's processor
     makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
     whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items. `in_tree`
-    is False for a port that re-enters, which adapters are.
+    is False for a port that re-enters, which adapters are. `inherited` is for a class that inherits its port, and whose
+    processor may offer less.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -52,6 +53,7 @@ class NumericOptions:
     counts_units: bool = False
     single: bool = False
     in_tree: bool = True
+    inherited: bool = False
     timeout_s: float = 240.0
 
 
