@@ -38,10 +38,11 @@ def serve_commands() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def own_adapter_commands() -> list[str]:
-    """The lines of the page on adapters of your own, in their order."""
-    page = PAGE.with_name("own-adapters.md")
-    return re.findall(r"^\$ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+def own_adapter_commands() -> dict[str, list[str]]:
+    """The lines of the page on adapters of your own, in their order, by the heading above them."""
+    parts = re.split(r"^##? ", PAGE.with_name("own-adapters.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {part.partition("\n")[0]: re.findall(r"^\$ (.+)$", part, re.MULTILINE) for part in parts}
+    return {heading: lines for heading, lines in found.items() if lines}
 
 
 def measuring_commands() -> list[str]:

@@ -41,7 +41,7 @@ SLOW = {"docs/fix.md", "docs/verify.md"}
 ELSEWHERE = {
     *operator_page.commands(),
     *operator_page.serve_commands(),
-    *operator_page.own_adapter_commands(),
+    *(line for lines in operator_page.own_adapter_commands().values() for line in lines),
     *operator_page.measuring_commands(),
     *(
         step.command

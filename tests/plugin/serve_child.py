@@ -6,12 +6,22 @@ import json
 import os
 import shlex
 import sys
+from argparse import ArgumentParser
+from functools import cache
+
+
+@cache  # vLLM looks through its sources for the help of each option
+def parser() -> ArgumentParser:
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    ServeSubcommand().subparser_init(parser.add_subparsers())
+    return parser
 
 
 def configure(command: str) -> dict[str, object]:
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from scaffold.plugin import read_controls
     from scaffold.runtime.vllm.settings import read_settings
@@ -20,9 +30,7 @@ def configure(command: str) -> dict[str, object]:
     start = words.index("vllm")
     assert words[start : start + 2] == ["vllm", "serve"], command
     environ = dict(word.split("=", 1) for word in words[:start])
-    parser = FlexibleArgumentParser()
-    ServeSubcommand().subparser_init(parser.add_subparsers())
-    arguments = parser.parse_args(words[start + 1 :])
+    arguments = parser().parse_args(words[start + 1 :])
     arguments.model = arguments.model_tag
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
     settings = read_settings(config)

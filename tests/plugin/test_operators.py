@@ -103,14 +103,18 @@ def test_a_command_of_the_tool_runs(faults, tmp_path, command, said):
     assert said in done.stdout
 
 
+ONE, SOUND = operator_page.own_adapter_commands().values()
+
+
 @needs_wheel
-def test_the_plugin_finds_an_adapter_of_your_own(tmp_path):
+@pytest.mark.parametrize("lines", [ONE, pytest.param([*ONE, *SOUND], marks=pytest.mark.slow)], ids=["one", "sound"])
+def test_the_plugin_finds_an_adapter_of_your_own(tmp_path, lines):
     """The page's own lines, with a descriptor of a model that no shipped one is for."""
     shutil.copy(ROOT / "tests/drafts/blip2.yaml", tmp_path / "mymodel.yaml")
     env = cpu_wheel.environment(tmp_path)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
 
-    done = captured(["bash", "-c", " && ".join(operator_page.own_adapter_commands())], env=env, cwd=tmp_path)
+    done = captured(["bash", "-c", " && ".join(lines)], env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert f"\nadapters    {tmp_path}/generated/vitcg_adapters\n" in done.stdout
