@@ -101,7 +101,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def runs_scripts(path: Path) -> bool:
     """Whether a file's tests of a release are scripts, which forks of one process run."""
-    return path.parent.name in ("harm", "measure", "runtime", "tuning") or path.name == "test_placement.py"
+    folders, files = ("harm", "measure", "runtime", "tuning"), ("test_placement.py", "test_tower_releases.py")
+    return path.parent.name in folders or path.name in files
 
 
 def measure_coverage(config: pytest.Config, wanted: bool) -> None:
@@ -138,7 +139,9 @@ def scope_of(nodeid: str) -> str | None:
     if re.match(r"tests/plugin/test_(faults|metrics|operators)\.py", nodeid):
         return "faults"
     found = re.fullmatch(
-        r"tests/(?:harm/|lab/|numeric/|regen/test_generated|runtime/|tuning/).*\[.*?\b(0\.\d\d)\.0\b.*\]", nodeid
+        r"tests/(?:harm/|lab/|numeric/|regen/test_generated|runtime/|tower/test_tower_releases|tuning/)"
+        r".*\[.*?\b(0\.\d\d)\.0\b.*\]",
+        nodeid,
     )
     # Names without a release, in files of the newest one.
     newest = re.match(r"tests/(?:measure/|tuning/test_(?:fp8|others)\.py|runtime/test_vllm_binding\.py)", nodeid)

@@ -1,9 +1,9 @@
 """Runs the pristine and the split tower of a release on the CPU and compares them bit for bit.
 
-A child process, because a release's `vllm` package can be imported once only. Standard input: one JSON object with
-`root` (of the release), `model` (a key of `TOWERS`), `text` (of the module after the split), `capacities` (arguments of
+A child process, because a release's `vllm` package can be imported once only. Arguments: the release's folder, and a
+JSON object with `model` (a key of `TOWERS`), `text` (of the module after the split), `capacities` (arguments of
 the metadata method), `cumulative`, `bounds` and `per_row` (keys), and `rows` (of a padded run). Standard
-output, last line: a JSON list, one entry a grid.
+output, last line: a JSON object whose `results` have one entry a grid.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import release_process
 
 MODELS = "vllm.model_executor.models"
 
@@ -126,30 +128,23 @@ def _padded_run(
 
 
 def main() -> None:
-    request = json.loads(sys.stdin.readline())
-    from scaffold.verify.numeric import cpu_imports
-    from scaffold.verify.numeric.runner import _bytecode_cache
-
-    cpu_imports.prepare(Path(request["root"]), Path(_bytecode_cache()))
+    request = json.loads(sys.argv[2])
+    release_process.prepare_release(Path(sys.argv[1]))
     import torch
 
     from scaffold.verify.numeric import attention
     from scaffold.verify.numeric.recipes.base import process_weights, randomise
 
-    cpu_imports.patch_vllm()
     attention.set_tail("fa2")
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-
     name = request["model"]
     build, width, forms = TOWERS[name]
-    pristine = importlib.import_module(f"{MODELS}.{name}")
     results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as scratch,
-        set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))),
+        release_process.vllm_on_cpu(),
         torch.no_grad(),
     ):
-        cpu_imports.start_distributed(Path(scratch))
+        pristine = importlib.import_module(f"{MODELS}.{name}")
         split = _load_split(name, request["text"], Path(scratch))
         old, new = build(pristine).eval(), build(split).eval()
         randomise(old, 1)
@@ -190,7 +185,7 @@ def main() -> None:
                         "keys": sorted(metadata),
                     }
                 )
-    print(json.dumps(results))
+    print(json.dumps({"results": results}))
 
 
 if __name__ == "__main__":
