@@ -251,15 +251,23 @@ def each_model() -> list[str]:
     shared = sorted({ours.mixin for _, ours in found.values() if ours.mixin})
     said = ", ".join(f"`{name}` ({number} lines, {code} of them code)" for name, number, code in shared)
     lines[2:2] = [f"Models whose encoder alone is captured share a class that the table leaves out: {said}.", ""]
-    for name, (theirs, ours) in found.items():
-        result = results[name]
-        lines.append(
-            f"| `{name}` | {theirs.lines} | {theirs.code} | {ours.lines} | {ours.code} "
-            f"| {result['checks']} | {sum(code != EAGER for code, _, _ in result['failed'])} |"
-        )
-    for name, (theirs, ours) in found.items():
-        lines += ["", f"## {name}", "", *differences(theirs, ours), *failures(results[name], defects.get(name, []))]
+    lines += [row(name, *ports, results[name]) for name, ports in found.items()]
+    for name, ports in found.items():
+        lines += ["", *section(name, *ports, results[name], defects.get(name, []))]
     return lines
+
+
+def row(name: str, theirs: Port, ours: Port, result: dict[str, Any]) -> str:
+    """The numbers of one model."""
+    return (
+        f"| `{name}` | {theirs.lines} | {theirs.code} | {ours.lines} | {ours.code} "
+        f"| {result['checks']} | {sum(code != EAGER for code, _, _ in result['failed'])} |"
+    )
+
+
+def section(name: str, theirs: Port, ours: Port, result: dict[str, Any], defects: list[str]) -> list[str]:
+    """What the page says of one model."""
+    return [f"## {name}", "", *differences(theirs, ours), *failures(result, defects)]
 
 
 #: A field of Port, and what a port has that has more in it.

@@ -25,17 +25,26 @@ def ported_copy(release_tree, tmp_path_factory) -> PortedCopy:
         if (release, models) not in copies:
             release_tree(release)  # fetched, or skipped when offline
             folder = tmp_path_factory.mktemp("ported") / f"vllm-{release}"
-            for model in models:
-                _new(model, release, folder)
+            _new(models, release, folder)
             copies[release, models] = folder
         return copies[release, models]
 
     return get
 
 
-def _new(model: str, release: str, folder: Path) -> None:
-    script = "import sys\nfrom scaffold.cli.app import main\nmain(sys.argv[1:])"
-    arguments = ["new", model, "--vllm", release, "--into", str(folder), "--replace", "--reenter", "--static"]
+def _new(models: tuple[str, ...], release: str, folder: Path) -> None:
+    """One command after the other, in one process."""
+    script = """
+import sys
+from scaffold.cli.app import main
+for model in sys.argv[1].split(","):
+    try:
+        main(["new", model, *sys.argv[2:]])
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+    arguments = [",".join(models), "--vllm", release, "--into", str(folder), "--replace", "--reenter", "--static"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
