@@ -19,6 +19,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from scaffold.descriptor import shipped_names
 from scaffold.protocol import GENERATIONS, SERVED
+from scaffold.verify.numeric.runner import _bytecode_cache
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,7 +148,7 @@ LOADING = """
 import sys
 from pathlib import Path
 from scaffold.verify.numeric.cpu_imports import prepare
-prepare(Path(sys.argv[1]), None)
+prepare(Path(sys.argv[1]), Path(sys.argv[3]))
 sys.modules["vllm.compilation.passes.fusion.allreduce_rms_fusion"] = None  # asks for compiled operators, is optional
 import vitcg_adapters
 for architecture in vitcg_adapters.ADAPTERS[sys.argv[2]]:
@@ -162,7 +163,7 @@ for architecture in vitcg_adapters.ADAPTERS[sys.argv[2]]:
 def test_every_adapter_of_the_installed_wheel_loads(installed, tmp_path, generation, release_tree):
     """In the last release of its generation. The repository holds those of the newest alone."""
     tree = release_tree(generation.last).root
-    done = run(installed / "python", "-c", LOADING, tree, generation.name, cwd=tmp_path)
+    done = run(installed / "python", "-c", LOADING, tree, generation.name, _bytecode_cache(), cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     loaded = [line.split() for line in done.stdout.splitlines() if line.count(str(installed.parent)) == 1]

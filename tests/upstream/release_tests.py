@@ -29,10 +29,11 @@ import types
 from pathlib import Path
 
 from scaffold.verify.numeric.cpu_imports import prepare
+from scaffold.verify.numeric.runner import _bytecode_cache
 
 # vLLM's root conftest installs it to send exceptions between processes.
 sys.modules.setdefault("tblib", types.SimpleNamespace(pickling_support=types.SimpleNamespace(install=lambda: None)))
-prepare(Path(os.environ["VITCG_TREE"]), None)
+prepare(Path(os.environ["VITCG_TREE"]), Path(_bytecode_cache()))
 found = {"outcomes": {}, "collected": [], "vllm": ""}
 
 
