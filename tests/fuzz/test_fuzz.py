@@ -20,12 +20,14 @@ from scaffold.publish import disk
 @pytest.mark.parametrize(
     ("kind", "count", "wanted"),
     [
-        ("descriptor", 3000, {"accepted": 150, "refused": 1500}),
+        ("descriptor", 1500, {"accepted": 75, "refused": 750}),
         ("port", 15, {"ported": 1}),
         ("trace", 100, {"accepted": 10, "refused": 30}),
-        ("store", 100, {"refused": 20, "all done": 5}),
+        ("store", 40, {"refused": 8, "all done": 2}),
         ("kill", 30, {"before its end": 1}),
         ("call", 30, {"refused by validate": 10, "refused in the tree": 1, "ran": 1}),
+        pytest.param("descriptor", 3000, {"accepted": 150, "refused": 1500}, marks=pytest.mark.slow),
+        pytest.param("store", 100, {"refused": 20, "all done": 5}, marks=pytest.mark.slow),
         pytest.param("port", 60, {"ported": 5}, marks=pytest.mark.slow),
         pytest.param(
             *("call", 300, {"refused by validate": 100, "refused in the tree": 5, "ran": 5}), marks=pytest.mark.slow

@@ -43,7 +43,11 @@ def write_over(tree: SourceTree, port: PreparedPort) -> SourceTree:
     return tree.with_files({change.path: change.after or b"" for change in port.changed})
 
 
-BETWEEN = {("internvl", f"0.{minor}.0") for minor in (25, 28, 31, 32)}
+BETWEEN = {
+    *(("internvl", f"0.{minor}.0") for minor in (25, 28, 31, 32)),
+    # InternVL is ported into the same generations, and has tiles, too.
+    *(("step3_vl", f"0.{minor}.0") for minor in (22, 23, 24, 27, 30)),
+}
 
 
 @pytest.mark.parametrize(
