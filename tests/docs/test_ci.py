@@ -52,6 +52,7 @@ def test_the_page_has_one_example_of_each_kind() -> None:
     assert list(EXAMPLES) == [".pre-commit-config.yaml", *workflows]
 
 
+@pytest.mark.slow
 def test_the_hooks_run_under_pre_commit(repository: Path, tmp_path: Path) -> None:
     """As the page says, but for the address: both hooks look at this repository's own descriptors."""
     pytest.importorskip("pre_commit", reason="needs the `dev` extra")

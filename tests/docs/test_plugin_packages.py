@@ -26,12 +26,10 @@ def test_the_page_has_two_packages_each_up_to_a_proof() -> None:
     assert all(any(line.startswith("PASS") for step in steps for line in step.lines) for steps in proofs.values())
 
 
-FIRST, *OTHERS = read_page()
-
-
+@pytest.mark.slow
 @pytest.mark.trees
 @pytest.mark.lab
-@pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("name", read_page())
 def test_the_steps_of_a_package(name: str, release_tree, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     programs = tmp_path / "bin"
