@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 @pytest.mark.parametrize(
     ("version", "release"),
     [
-        (2.5, "0.28.0"),
+        (2.5, "0.29.0"),
         (4.5, "0.33.0"),
         *(
             pytest.param(*cell, marks=pytest.mark.slow)
-            for cell in ((2.5, "0.33.0"), (4.0, "0.28.0"), (4.0, "0.33.0"), (4.5, "0.28.0"))
+            for cell in ((2.5, "0.28.0"), (2.5, "0.33.0"), (4.0, "0.28.0"), (4.0, "0.33.0"), (4.5, "0.28.0"))
         ),
     ],
 )

@@ -282,7 +282,7 @@ FEW_SEQUENCES = (
 COVERED = {
     "0.21.0": ("qwen2_5_vl",),
     "0.22.0": ("qwen2_vl", "ernie45_vl"),
-    "0.28.0": ("qwen2_5_vl", "ernie45_vl"),
+    "0.29.0": ("qwen2_5_vl",),
 }
 RECIPES = {"ernie45_vl": str(Path(__file__).with_name("ernie45_vl_rows.py"))}
 #: Rows of a kernel tile: attention over a sequence of L rows computes L * L products.

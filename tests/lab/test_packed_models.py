@@ -39,7 +39,7 @@ SAMPLE: dict[str, Asked] = {
     "0.22.0": (("qwen3_vl", "fa3"),),
     "0.23.0": (("qwen2_vl", "fa2"), ("qwen2_vl", "fa3")),
     "0.24.0": (("qwen2_5_vl", "cudnn"),),
-    "0.27.0": (("qwen3_vl", "fa2"),),
+    "0.29.0": (("qwen3_vl", "fa2"),),
     "0.33.0": (("qwen2_5_vl", "fa3"), ("qwen3_vl", "cudnn"), ("qwen2_vl", "fa2")),
 }
 

@@ -33,8 +33,8 @@ GRIDS = Probe(64, 3, 10, items=((1, 4, 6), (1, 4, 4)))
 TILES = Probe(4096, 3, 0, items=(1, 2))
 #: Model -> what is served, and releases: one of each generation that differs, for the first model by default.
 SERVED = {
-    "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.28.0", "0.33.0")),
-    "internvl": (TILES, ("0.22.0", "0.26.0", "0.28.0")),
+    "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.29.0", "0.33.0")),
+    "internvl": (TILES, ("0.22.0", "0.26.0", "0.29.0")),
 }
 #: In one graph are at most ten frames, and 64 tokens.
 VIDEOS = {
@@ -73,7 +73,7 @@ def test_no_graph_is_replayed_for_ready_embeddings(
     assert (report.results, report.hits, report.tower_calls) == (len(served.items), 0, 0)
 
 
-@pytest.mark.parametrize("release", ["0.28.0", "0.33.0"])
+@pytest.mark.parametrize("release", ["0.29.0", "0.33.0"])
 def test_the_tower_runs_once_for_too_many_frames(release: str, release_tree: Releases) -> None:
     probes = tuple(Probe(64, 3, 10, "video", items) for items, _, _ in VIDEOS.values())
 

@@ -327,7 +327,7 @@ TABLE: dict[Key, tuple[Mutant, ...]] = {
     ("0.33.0", "qwen3_vl", "cudnn", False): QWEN3_FLASHINFER,
     ("0.26.0", "qwen2_5_vl", "fa3", False): QWEN25_TAIL,
     ("0.33.0", "minicpmv", "fa2", False): MINICPMV,
-    ("0.28.0", "qwen2_vl", "fa2", False): QWEN2_RAW_PIXELS,
+    ("0.29.0", "qwen2_vl", "fa2", False): QWEN2_RAW_PIXELS,
 }
 CASES = [
     pytest.param(key, *case.values, id=f"{key[0]}: {case.values[0].name}", marks=case.marks)

@@ -33,7 +33,7 @@ SAMPLE: dict[str, dict[Key, set[str]]] = {
         ("step3_vl", "fa2"): {"VCG650", "VCG654", "VCG658", "VCG661", "VCG662"},
         ("qwen2_vl", "fa2"): MISSED | {"VCG665"},
     },
-    "0.28.0": {
+    "0.29.0": {
         # An engine gives this model raw pixels by default, and the port's tower gets them as they are.
         ("qwen2_vl", "fa2"): MISSED | {"VCG665", "VCG669"},
     },
