@@ -149,7 +149,8 @@ def scope_of(nodeid: str) -> str | None:
         nodeid,
     )
     # Names without a release, in files of the newest one.
-    newest = re.match(r"tests/(?:measure/|tuning/test_(?:fp8|others)\.py|runtime/test_vllm_binding\.py)", nodeid)
+    files = r"measure/|tuning/test_(?:fp8|others)\.py|runtime/test_vllm_(?:binding|encoders)\.py"
+    newest = re.match(f"tests/(?:{files})", nodeid)
     return f"lab {found[1]}" if found else "lab 0.33" if newest else None
 
 
@@ -171,8 +172,8 @@ def _one_tree_a_release() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_parse_a_text() -> Iterator[None]:
     """Commands and tests of this process share the syntax trees of long texts: a port is planned from the same files
-    in hundreds of tests. The proofs have trees of their own, and take them apart. None of the others is written to: that
-    is looked at in the end.
+    in hundreds of tests. Proofs have trees of their own, and take them apart. None of the others is written to, which
+    the end looks at.
     """
     parse, kept = ast.parse, OrderedDict[tuple[str, str], ast.AST]()
 

@@ -1,7 +1,8 @@
 """Runs scripts of tests on a release's source tree: one process imports the release, and each script runs in its fork.
 
-The import takes longer than most scripts. At most one process waits; tests of one release follow each other
-(`scope_of` in `conftest.py`). A script calls `prepare_release` before it imports vLLM, and can be run by hand, too.
+The import takes longer than most scripts. At most one process waits, which has a release; tests of one release follow
+each other (`scope_of` in `conftest.py`), and a changed copy of it in between has a process for one script. A script
+calls `prepare_release` before it imports vLLM, and can be run by hand, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from scaffold.protocol.cache import cache_root
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -122,6 +125,12 @@ _waiting: list[_Process] = []
 
 def run_script(script: Path, tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
     """What `python script TREE arguments...` prints and returns, with these variables in its environment."""
+    if not tree.is_relative_to(cache_root()):
+        process = _Process(tree)
+        try:
+            return process.run(script, (str(tree), *arguments), variables)
+        finally:
+            process.stop()
     if not all(process.serves(tree) for process in _waiting):
         close()
     if not _waiting:

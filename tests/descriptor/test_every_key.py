@@ -212,7 +212,7 @@ def complains_at(case: Case, problems: Iterable[Diagnostic]) -> bool:
 MODELS = (*shipped_names(), *UNSHIPPED)
 #: Each key of each layout is in one of these.
 COVER = (
-    "qwen2_5_vl", "gemma4_mm", "deepseek_vl2", "step3_vl", "mllama4", "deepseek_ocr", "deepseek_v41", "paligemma",
+    "qwen2_5_vl", "gemma4_mm", "step3_vl", "mllama4", "deepseek_ocr", "deepseek_v41", "paligemma",
     "internvl", "minicpmv4_6", "ernie45_vl", "cohere_compass", "kimi_k25", "minimax_m3", "mistral3", "qwen3_asr",
     "idefics3",
 )  # fmt: skip

@@ -17,7 +17,6 @@ from scaffold.workflow import load_port
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import compare_upstream
 
-
 #: A model of each layout.
 SAMPLE = ("internvl", "qwen2_5_vl", "idefics3", "deepseek_ocr", "step3_vl", "lfm2_vl")
 
