@@ -29,6 +29,7 @@ from scaffold.verify import format_changed, prove_equivalence, prove_idempotence
 pytestmark = pytest.mark.trees
 ReleaseTree = Callable[[str], SourceTree]
 VERSIONS = ("0.26.0", "0.33.0")
+EACH = [pytest.param("0.26.0", marks=pytest.mark.slow), "0.33.0"]
 MODELS = "vllm/model_executor/models"
 
 BLOCK = '''\
@@ -101,7 +102,7 @@ def prove(before: str, after: str, edits: tuple[Edit, ...], path: str) -> None:
     assert prove_idempotence(after, edits, path) == ()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH)
 def test_the_corpus_has_the_shapes_that_matter(release_tree: ReleaseTree, version: str) -> None:
     found = subjects(release_tree(version))
     assert len(found) >= 93
@@ -109,7 +110,7 @@ def test_the_corpus_has_the_shapes_that_matter(release_tree: ReleaseTree, versio
     assert sum(subject.has_bases_over_lines for subject in found) >= 50
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH)
 def test_each_class_with_one_kind_of_edit(release_tree: ReleaseTree, version: str) -> None:
     """The kinds take turns over the classes; the next test does them all at once."""
     refused = []
@@ -125,7 +126,7 @@ def test_each_class_with_one_kind_of_edit(release_tree: ReleaseTree, version: st
     assert refused == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH)
 def test_every_third_class_with_all_edits_in_the_trees_format(release_tree: ReleaseTree, version: str) -> None:
     tree = release_tree(version)
     start = VERSIONS.index(version)
@@ -190,7 +191,7 @@ def test_damage_anywhere_in_a_real_file_is_found(release_tree: ReleaseTree) -> N
         assert prove_equivalence(subject.text, "".join(damaged), edits, subject.path) != (), (place, lines[place])
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH)
 def test_the_registry_and_the_example_list(release_tree: ReleaseTree, version: str) -> None:
     tree = release_tree(version)
     for path, edit in (
