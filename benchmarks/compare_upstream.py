@@ -258,7 +258,7 @@ def each_model() -> list[str]:
 
 
 def row(name: str, theirs: Port, ours: Port, result: dict[str, Any]) -> str:
-    """The numbers of one model."""
+    """The line of one model in the table."""
     return (
         f"| `{name}` | {theirs.lines} | {theirs.code} | {ours.lines} | {ours.code} "
         f"| {result['checks']} | {sum(code != EAGER for code, _, _ in result['failed'])} |"
@@ -266,7 +266,7 @@ def row(name: str, theirs: Port, ours: Port, result: dict[str, Any]) -> str:
 
 
 def section(name: str, theirs: Port, ours: Port, result: dict[str, Any], defects: list[str]) -> list[str]:
-    """What the page says of one model."""
+    """The heading of one model, and how both ports of it differ."""
     return [f"## {name}", "", *differences(theirs, ours), *failures(result, defects)]
 
 
