@@ -36,7 +36,12 @@ MISTAKES = {
     "kimi_vl": [
         # Upstream's port of 0.33 has this bound: a graph's tokens, of which each has four rows.
         Mutant("a bound in tokens", "=token_budget * m**2,", "=token_budget,", "VCG650"),
-        Mutant("offsets behind a batch", "dst[len(src) :] = src[-1]", "dst[len(src) :] = 0", "VCG665"),
+        Mutant(
+            "offsets behind a batch",
+            '"cu_seqlens": _pad_cumulative_seqlens_buffer',
+            '"cu_seqlens": lambda dst, src: dst.zero_()[: len(src)].copy_(src)',
+            "VCG665",
+        ),
         Mutant(
             "eager metadata of other sides",
             "metadata(grid_hw),\n",
