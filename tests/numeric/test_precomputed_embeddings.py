@@ -14,14 +14,14 @@ from scaffold.workflow import numeric_requests
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 FILE = "vllm/model_executor/models/hyperclovax_vision_v2.py"
-EMBEDDED = "return torch.cat(tuple(embeddings))"
+EMBEDDED = "return torch.cat(tuple(self.embed_multimodal(**inputs)))"
 
 
 def test_they_go_through_the_projector(release_tree: Any) -> None:
     [request] = numeric_requests(port_of("hyperclovax_vision_v2"), release_tree("0.33.0"))
     text = request.overlay[FILE].decode()
     assert EMBEDDED in text
-    as_they_are = {**request.overlay, FILE: text.replace(EMBEDDED, "return embeds").encode()}
+    as_they_are = {**request.overlay, FILE: text.replace(EMBEDDED, "return inputs[embeds_key]").encode()}
     request = replace(request, options=replace(request.options, short=True))
     right, wrong = check_numerics_all([request, replace(request, overlay=as_they_are)])
     assert right.passed, "\n".join(right.lines())
