@@ -229,7 +229,7 @@ def test_a_document_on_stdout_moves_everything_else_to_stderr(capsys):
         ("vitcg-scaffold new internvl --vllm 0.2", [f"0.{minor}.0" for minor in range(29, 19, -1)]),
         ("vitcg-scaffold new internvl --vllm in", ["installed"]),
         ("vitcg-scaffold new --di", ["--diff"]),
-        ("vitcg-scaffold explain vcg52", [f"VCG52{digit}" for digit in range(9)]),
+        ("vitcg-scaffold explain vcg52", [f"VCG52{digit}" for digit in range(10)]),
     ],
 )
 def test_completion(words, offered, tmp_path, monkeypatch):
