@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import importlib
 import os
 import pkgutil
 import re
 import shutil
-import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,8 +42,6 @@ _NO_BRANCH_OF_ITS_OWN = (
     "test_corpus.py", "test_dead_code.py", "test_explicit_prepared.py", "test_further_models.py", "test_hoist.py",
     "test_loops.py", "test_methods.py", "test_port_forms.py", "test_port_on_releases.py",
 )  # fmt: skip
-
-_PROOFS = ("scaffold.cut.proof", "scaffold.cut.putback", "scaffold.tower.proof", "scaffold.verify.")
 
 ReleaseTree = Callable[[str], SourceTree]
 CopiedTree = Callable[..., SourceTree]
@@ -167,32 +162,6 @@ def _one_tree_a_release() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "SourceTree", make)
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_parse_a_text() -> Iterator[None]:
-    """Commands and tests of this process share the syntax trees of long texts: a port is planned from the same files
-    in hundreds of tests. Proofs have trees of their own, and take them apart. None of the others is written to, which
-    the end looks at.
-    """
-    parse, kept = ast.parse, OrderedDict[tuple[str, str], ast.AST]()
-
-    def parse_once(source: Any, filename: str = "<unknown>", mode: str = "exec", **options: Any) -> ast.AST:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        shared = caller.startswith("scaffold.") and not caller.startswith(_PROOFS)
-        if not shared or options or not isinstance(source, str) or len(source) < 5_000:
-            return parse(source, filename, mode, **options)
-        key = source, mode
-        kept[key] = kept.pop(key, None) or parse(source, mode=mode)
-        if len(kept) > 32:
-            kept.popitem(last=False)
-        return kept[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ast, "parse", parse_once)
-        yield
-    for (source, mode), tree in kept.items():
-        assert ast.dump(tree) == ast.dump(parse(source, mode=mode)), "a syntax tree that others read was changed"
 
 
 @pytest.fixture(scope="session")
