@@ -27,6 +27,9 @@ _PLACEHOLDER = "get_placeholder_str"
 _PROMPTS = {"image": "What is in this image?", "video": "Describe this video in one sentence."}
 
 
+#: Tokens that a step of the tests' engines has at most: no budget is above them.
+_STEP = 8192
+
 #: The text of a prompt with one {content}, what stands between placeholder and question, and where it is.
 _Template = tuple[str, str, SourceLine]
 
@@ -77,6 +80,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         _put_context(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         _put_overrides(sheet, f"{at}.dummy_overrides", keywords, place, recording)
+        _put_budget(sheet, subject.tree)
         for option in ("trust_remote_code", "revision", "tokenizer_mode"):
             if isinstance(given := keywords.get(option), (str, bool)):
                 sheet.put(f"{at}.runner_kwargs.{option}", given, place)
@@ -113,6 +117,25 @@ def _put_overrides(
         sheet.put(f"{at}.use_original_num_layers", True, place)
 
 
+def _put_budget(sheet: Sheet, tree: SourceTree) -> None:
+    """One graph, of all tokens of the context: with the default budgets the test captures one for each power of two."""
+    context = int(sheet.value("integration.test.max_model_len") or _usual_context(tree)[0] or 0)
+    if 0 < context <= _STEP:
+        key = "integration.test.compilation_overrides.encoder_cudagraph_token_budgets"
+        sheet.put(key, [str(context)], why="one graph, for all tokens of the context")
+
+
+def _usual_context(tree: SourceTree) -> tuple[int | None, SourceLine | None]:
+    """The context of most entries of the generation test, and the line of these; None where that cannot be read."""
+    registry = None
+    with suppress(DiagnosticError):
+        registry = find_test_registry(tree)
+    if registry is None:
+        return None, None
+    default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
+    return int(default) if default.isdecimal() else None, SourceLine(registry.path, registry.line)
+
+
 def _put_context(
     sheet: Sheet, tree: SourceTree, given: object, place: SourceLine, example: _Example | None, run: Recording | None
 ) -> None:
@@ -120,16 +143,10 @@ def _put_context(
 
     That is the `given` one of vLLM's other tests, that of the example, or the positions of the language model.
     """
-    registry, usual, at = None, None, "integration.test.max_model_len"
-    with suppress(DiagnosticError):  # a tree whose test cannot be read
-        registry = find_test_registry(tree)
-    if registry is not None:
-        there = SourceLine(registry.path, registry.line)
-        default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
-        usual = int(default) if default.isdecimal() else None
+    (usual, there), at = _usual_context(tree), "integration.test.max_model_len"
     if isinstance(given, int):
         sheet.put(at, given, place)
-    elif registry is not None and usual is not None:
+    elif usual is not None:
         shown = _shown_context(example) if example is not None else None
         numbers = run.numbers if run is not None and sheet.has("explicit.single") else {}
         held = [numbers.get(f"self.config.{name}max_position_embeddings") for name in ("text_config.", "")]

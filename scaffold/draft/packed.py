@@ -138,8 +138,8 @@ def _put_gate(subject: Subject, sheet: Sheet) -> None:
         for node in (inner for method in methods for inner in ast.walk(method)):
             if isinstance(node, ast.Attribute) and self_attribute(node) == _PRUNING and isinstance(node.ctx, ast.Load):
                 place = SourceLine(module.file, node.lineno)
-                why = "pruning edits embeddings after the encoder"
-                sheet.put("gates.modalities", f"not self.{_PRUNING}", place, why=why)
+                sheet.put("gates.modalities", f"not self.{_PRUNING}", place)
+                sheet.put("gates.why", "Pruning edits embeddings after the encoder.")
                 return
 
 

@@ -195,8 +195,8 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
         )
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
-            Code("Shrink to one text layer with random weights, so that the test skips the"),
-            Code("download. It only shows that graphs are captured and replayed."),
+            Code("Few layers and random weights, so that the test skips the download. Its"),
+            Code("text is random: the test only shows that nothing raises."),
         )
     return comments
 

@@ -724,9 +724,11 @@ class PackedView(SizedView):
         return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
 
     @property
-    def frame_tokens(self) -> Code:
-        """The fewest tokens that a video of `t` frames claims, where the user's limit of frames is known or not."""
-        return Code("self._get_encoder_cudagraph_frame_tokens(t)" if self.has_vllm_config else "8 * t")
+    def claims_eager(self) -> Code:
+        """Whether no graph holds an item: embeddings, or a video where the user allows a graph no frames."""
+        embeds = [f"{self.embeds_key} in mm_kwargs"] if self.embeds is not None else []
+        videos = ["is_video and max_frames == 0" if self.several else "max_frames == 0"] if self.has_vllm_config else []
+        return Code(" or ".join([*embeds, *(f"({term})" if embeds and self.several else term for term in videos)]))
 
     @property
     def video_sizes(self) -> str | None:

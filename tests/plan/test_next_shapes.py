@@ -232,7 +232,7 @@ def test_the_lines_are_those_of_the_page(tree: SourceTree, release_tree: Any) ->
 
 # --- another shape of the port ----------------------------------------------------------------------------------------
 
-CHARGE = "self._get_encoder_cudagraph_frame_tokens(t)"
+CHARGE = ", 8 * t"
 #: Texts of our port and what a person makes of them, for the design of upstream's first port after 0.33.
 BY_HAND = {
     "budgets in patches": {
@@ -240,10 +240,9 @@ BY_HAND = {
         max_budget = patches * min(
 """,
         "return min(64, max_budget)": "return min(64 * patches, max_budget)",
-        "return 8 * num_frames": "return 8 * num_frames * self.visual.spatial_merge_size**2",
         "path_tokens = tokens =": """path_tokens = t * h * w
             tokens =""",
-        "max(tokens, self": "max(path_tokens, self",
+        "max(tokens, 8 * t)": "max(path_tokens, 8 * t * m**2)",
         "        # Capture images one token high": """        token_budget //= m**2
         # Capture images one token high""",
     },
@@ -255,9 +254,7 @@ BY_HAND = {
         "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
         axis = {"encoder_cudagraph_axis_keys": (modality,)}
         return axis | {key: chosen,""",
-        "        # A frame has a token or more.": """        if axis_keys == ("image",):
-            max_frames_per_batch = 0
-        # A frame has a token or more.""",
+        "        if max_frames_per_batch:": """        if max_frames_per_batch and axis_keys == ("video",):""",
     },
 }
 

@@ -57,7 +57,7 @@ def speaker(model, hooks=(), axes=()):
     )
     owner = SimpleNamespace(
         model=model, config=config, device=torch.device("cpu"), dtype=torch.float32, _capture_axes=(),
-        axes=axes, _ladders=lambda: {"default": [64]}, frames_of=lambda budget, frames: frames,
+        axes=axes, _ladders=lambda: {"default": [64]},
     )  # fmt: skip
     return binding.VllmAdapter(owner, VALUES)
 

@@ -43,9 +43,6 @@ class Owner:
     def _limits(self):
         return Limits(4)
 
-    def frames_of(self, budget, frames):
-        return frames
-
     def _ladders(self):
         return {"default": [4, 8]}
 

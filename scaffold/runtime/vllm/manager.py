@@ -92,8 +92,6 @@ class EncoderCudaGraphManager:
     max_frames_per_batch: int = 0
     use_dp: bool = False
     graph_pool: Any = None
-    #: The largest budget that the model itself names; 0 where the user names budgets.
-    _named_budget: int = 0
     log_stats_interval: int = 100
     path_token_budgets: dict[str, list[int]] | None = None
     _capture_axes: tuple[tuple[Hashable, ...], ...] = ()
@@ -166,7 +164,6 @@ class EncoderCudaGraphManager:
             )
         if low > high:
             raise ValueError(f"Invalid encoder cudagraph budget range: min_budget={low} > max_budget={high}.")
-        self._named_budget = 0 if user_budgets else high
         most = min(int(high * MOST_ABOVE), LARGEST_TOKENS)
         top = max(high, min(largest_item(self.vllm_config, SOUND if self.is_of_sound else "image"), most))
         top = top if most > high else high
@@ -247,15 +244,6 @@ class EncoderCudaGraphManager:
             if low > 1 and adapter.packs_rows(path, low, self._limits()):
                 small[path] = octave_ladder(1, low - 1, self.settings.steps)
         return small
-
-    def frames_of(self, budget: int, frames: int) -> int:
-        """How many frames a graph has of `frames`: more above the largest budget that the model names.
-
-        From 0.27 on a video claims its frames' share of that budget, where the user limits them. So a graph of more
-        tokens gets batches of more frames.
-        """
-        above = 0 < self._named_budget < budget
-        return -(-frames * budget // self._named_budget) if above else frames
 
     def _limits(self) -> Limits:
         return Limits(self.max_batch_size, self.max_frames_per_batch)

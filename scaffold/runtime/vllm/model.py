@@ -480,8 +480,7 @@ class VllmAdapter:
 
     def _ask_capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
         dialect = self.dialect
-        frames = self.owner.frames_of(key.budget, limits.frames)
-        arguments: list[Any] = [key.budget, limits.items, frames, self.owner.device, self.owner.dtype]
+        arguments: list[Any] = [key.budget, limits.items, limits.frames, self.owner.device, self.owner.dtype]
         if dialect.path_argument:
             arguments.append(key.path)
         if dialect.axes:

@@ -159,14 +159,14 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
         )
     )  # fmt: skip
     limit = frames if "video" in modalities else 0
-    # A frame claims 144 / 17 tokens: more than eight, and no whole number. Rounded down, nine videos of two frames fit.
+    # The manager checks no batch against the user's limit: tokens alone bound its frames, from 0.27 on by eight each.
     limited = list(
         videos(
-            "as many frames as the user allows, and more", [grid(1, 1, 17)], [grid(1, 1, 18)], [grid(1, 1, 2)] * 9,
+            "more frames than the user's limit", [grid(1, 1, 4)], [grid(1, 1, 18)], [grid(1, 1, 2)] * 9,
             [grid(1, 2, 9), grid(1, 1, 9)], [grid(1, 1)], beyond=True,
         )
     )  # fmt: skip
-    by_user = (Session("edges: budget 144; 9 items; 17 frames", (144,), 9, 17, tuple(limited)),)
+    by_user = (Session("edges: budget 144; 9 items; 3 frames", (144,), 9, 3, tuple(limited)),)
     return (
         Session(
             f"edges: budgets {small}, {large}; {items} items; {limit} frames",

@@ -305,7 +305,7 @@ def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
         cache_config=None,
         parallel_config=SimpleNamespace(tensor_parallel_size=1),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=4096),
-        compilation_config=SimpleNamespace(),
+        compilation_config=SimpleNamespace(encoder_cudagraph_max_frames_per_batch=None),  # as vLLM's own
         use_v2_model_runner=False,
     )
     config.with_hf_config = lambda *args, **kwargs: config
