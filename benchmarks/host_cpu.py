@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "host_cpu.json"
-MODELS = ("idefics3", "llava", "llava_next", "paligemma")
+MODELS = ("llava", "llava_next", "paligemma")
 CALLS = 60
 
 

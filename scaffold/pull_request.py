@@ -462,8 +462,6 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
 def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     """The methods that an explicit port makes of the model's own."""
     yield f"- The graph holds `{explicit.call.text}`, as the model's own code has it."
-    if explicit.before is not None:
-        yield f"- `{explicit.before}` is what stands in front of that call, moved as it was. A batch runs it once."
     if extraction.after is not None:
         yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."

@@ -12,7 +12,6 @@ from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction, 
 from scaffold.cut.layers import find_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
-from scaffold.cut.prepared import encoder_of, find_prepared
 from scaffold.cut.proof import prove_cut, prove_sharding
 from scaffold.cut.putback import prove_extraction
 from scaffold.cut.sharding import Sharding, find_sharding, splits_weights
@@ -26,11 +25,9 @@ __all__ = [
     "Way",
     "cut_at_load",
     "cut_edits",
-    "encoder_of",
     "find_calls",
     "find_extraction",
     "find_layers",
-    "find_prepared",
     "find_sharding",
     "find_tails",
     "find_way",

@@ -51,12 +51,11 @@ _PARAMETER = "pixel_values"
 
 @dataclass(frozen=True)
 class Prepared:
-    """How a port calls the parts of a model around its encoder, where a method of the model prepares what that gets.
+    """How a port of rows calls the parts of a tower around its encoder.
 
-    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is what a graph
-    holds: the encoder's call, which reads some of them, and for units what follows it, too. `whole` gives the same
-    features of inputs. `backend` tells FlashInfer's attention from others, where rows ask. `pixels` is the variable of
-    units.
+    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
+    call, which reads some of them: a graph holds it. `whole` gives the same features of inputs. `backend` tells
+    FlashInfer's attention from others.
     """
 
     before: str
@@ -64,8 +63,7 @@ class Prepared:
     made: tuple[str, ...]
     encode: ast.expr
     whole: str
-    backend: str = ""
-    pixels: str = ""
+    backend: str
 
 
 @dataclass(frozen=True)

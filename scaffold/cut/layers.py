@@ -10,16 +10,26 @@ import ast
 import copy
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 
-from scaffold.cut.extract import Extraction, Form, Prepared, _callee, _Method, _Misfit, _Regrouped
+from scaffold.cut.edits import place_of
+from scaffold.cut.extract import (
+    Extraction,
+    Form,
+    Prepared,
+    _callee,
+    _Extractor,
+    _Method,
+    _Misfit,
+    _names,
+    _Regrouped,
+)
 from scaffold.cut.hoist import method_lines
-from scaffold.cut.prepared import Fixed, PreparedExtractor
 from scaffold.cut.result import find_change
 from scaffold.cut.way import Way
 from scaffold.diagnostics import Diagnostic
 from scaffold.protocol import SourceTree
-from scaffold.syntax import FunctionNode, find_class
+from scaffold.syntax import FunctionNode, bind_call, find_class
+from scaffold.tower.parts import MethodEdit
 from scaffold.tower.source import Owner
 
 
@@ -43,7 +53,13 @@ def find_layers(
 _HOST_OF_ITEMS = (ast.ListComp, ast.comprehension, ast.Tuple, ast.UnaryOp, ast.unaryop)
 
 
-class _LayersExtractor(PreparedExtractor):
+class _LayersExtractor(_Extractor):
+    """`before` is the name of the method that computes the arguments of the layers."""
+
+    def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form, before: str) -> None:
+        super().__init__(tree, family, way, form)
+        self.before = before
+
     def find(self) -> Extraction:
         if len(self.methods) != 2:
             raise _Misfit(self.methods[-1], "other methods than the model's and the tower's lead to the encoder")
@@ -67,23 +83,74 @@ class _LayersExtractor(PreparedExtractor):
         known = [self._argument(outer, name) for name in live]
         texts = self._unparsed([*known, *(self._handed_over(outer, value) for value in values)])
         arguments, handed = texts[: len(live)], texts[len(live) :]
-        extraction = Extraction(
-            self._edits(inner, added, outer, live),
+        words = [*("" for _ in call.args), *(f"{one.arg}=" for one in call.keywords)]
+        path, given_to = _callee(call), ", ".join(map("".join, zip(words, handed, strict=True)))
+        encode = inner.leading[0]
+        assert isinstance(encode, ast.Call)
+        filled = _Fixed(path, given).visit(ast.parse(ast.unparse(encode), mode="eval").body)
+        prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
+        edits = (MethodEdit(*place_of(inner.station), (self.before,), added),) if added else ()
+        return Extraction(
+            (*edits, *self._after_edits(outer, live)),
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
             self.parsed,
             split=True,
             regroups=False,
+            prepared=Prepared(self.before, prepare, made, filled, whole, self._backend(inner, path)),
         )
-        words = [*("" for _ in call.args), *(f"{one.arg}=" for one in call.keywords)]
-        path, given_to = _callee(call), ", ".join(map("".join, zip(words, handed, strict=True)))
-        encode = inner.leading[0]
-        assert isinstance(encode, ast.Call)
-        filled = Fixed(path, given).visit(ast.parse(ast.unparse(encode), mode="eval").body)
-        prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
-        around = Prepared(self.before, prepare, made, filled, whole, self._backend(inner, path))
-        return replace(extraction, prepared=around)
+
+    def _handed_over(self, outer: _Method, value: ast.expr) -> str:
+        found = self._given(outer, value, frozenset())
+        if found is None:
+            raise _Misfit(outer, f"the tower gets `{ast.unparse(value)}`, which is no input of the model")
+        return found
+
+    def _unset(self, inner: _Method, call: ast.Call) -> dict[str, ast.expr]:
+        """The parameters of the tower that the model does not hand over, with their defaults."""
+        keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+        bound = bind_call(inner.function, call.args, keywords, skip_first=True)
+        spec = inner.function.args
+        defaults = dict(zip([one.arg for one in spec.args][::-1], spec.defaults[::-1], strict=False))
+        defaults |= {one.arg: value for one, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value}
+        return {name: value for name, value in defaults.items() if name not in bound.given}
+
+    def _prepared(self, inner: _Method, place: int) -> tuple[tuple[str, ...], list[str], str]:
+        """The variables that the new method gives, those that it takes, and the source of both; no source where an
+        earlier port made it."""
+        function = inner.function
+        first = next(at for at, node in enumerate(function.body) if not _is_docstring(node))
+        body, rest = function.body[first : place - 1], function.body[place - 1 :]
+        if not body:
+            raise _Misfit(inner, "nothing stands before the encoder's call")
+        if len(body) == 1 and _callee(getattr(body[0], "value", None)) == f"self.{self.before}":
+            names = _names(body)
+            made = tuple(one.id for one in names if isinstance(one.ctx, ast.Store))
+            return made, [one.id for one in names if isinstance(one.ctx, ast.Load) and one.id != "self"], ""
+        if any(isinstance(node, ast.Return | ast.Yield) for one in body for node in ast.walk(one)):
+            raise _Misfit(inner, "the statements before the encoder's call may leave its method")
+        stored = dict.fromkeys(one.id for one in _names(body) if isinstance(one.ctx, ast.Store))
+        later = list(dict.fromkeys(one.id for one in _names(rest) if isinstance(one.ctx, ast.Load)))
+        made = tuple(name for name in later if name in stored)
+        read = {one.id for one in _names(body)}
+        taken = [name for name in inner.parameters if name in read and name != "self"]
+        notes = {one.arg: one.annotation for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+        parameters = [f"{name}: {ast.unparse(note)}" if (note := notes.get(name)) else name for name in taken]
+        lines = list(inner.lines)
+        start, end = body[0].lineno - inner.first, rest[0].lineno - inner.first
+        # A comment in front of a statement goes with it.
+        while lines[start - 1].strip().startswith("#"):
+            start -= 1
+        while lines[end - 1].strip().startswith("#"):
+            end -= 1
+        moved = textwrap.indent(textwrap.dedent("\n".join(lines[start:end])).strip("\n"), "    ")
+        indent = " " * body[0].col_offset
+        call = f"{indent}{', '.join(made)} = self.{self.before}({', '.join(taken)})"
+        changed = textwrap.dedent("\n".join([*lines[:start], call, *lines[end:]]))
+        header = f"def {self.before}({', '.join(['self', *parameters])}) -> tuple[Any, ...]:"
+        why = '    """Inputs of the layers, and the sizes of the items."""'
+        return made, taken, f"{header}\n{why}\n{moved}\n    return {', '.join(made)}\n\n{changed}\n"
 
     def _unpacked_as(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
         return None  # A port of rows has no statement for it.
@@ -117,7 +184,7 @@ class _LayersExtractor(PreparedExtractor):
                         for one in ast.walk(function)
                         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
                     }
-                    return ast.unparse(Fixed(path, {}).visit(Fixed("self", kept).visit(copy.deepcopy(node))))
+                    return ast.unparse(_Fixed(path, {}).visit(_Fixed("self", kept).visit(copy.deepcopy(node))))
         raise _Misfit(inner, "nothing in front of the encoder's call asks which attention backend needs lengths")
 
 
@@ -134,3 +201,31 @@ class _Selected(ast.NodeTransformer):
             case ast.Call(func=ast.Attribute(value=features, attr="squeeze"), args=[ast.Constant(value=0)]):
                 return features
         return node
+
+
+class _Fixed(ast.NodeTransformer):
+    """The encoder's call as the model sees it, with the values that its tower's parameters have."""
+
+    def __init__(self, path: str, values: dict[str, ast.expr]) -> None:
+        self.path, self.values = path, values
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == "self":
+            return ast.parse(self.path, mode="eval").body
+        # A copy: these are parts of trees that others read.
+        return copy.deepcopy(self.values[node.id]) if node.id in self.values else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Compare(
+                left=ast.Constant(value=None),
+                ops=[ast.Is() | ast.IsNot() as op],
+                comparators=[ast.Constant(value=None)],
+            ):
+                return ast.Constant(isinstance(op, ast.Is))
+        return node
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

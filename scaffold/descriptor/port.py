@@ -486,8 +486,6 @@ class CutPort(ReentryPort):
     @property
     def beside(self) -> dict[str, UnitInput]:
         """The encoder's arguments with an entry for each unit, in the order of its call, beside the pixels."""
-        if self.explicit is not None and self.explicit.before is not None:
-            return dict(self.explicit.with_ or {})
         given = (self.forward.with_ if self.forward else None) or {}
         call = self.forward.call if given else None
         passed = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []

@@ -38,7 +38,7 @@ from scaffold.descriptor.port import (
     derived_merge,
 )
 from scaffold.descriptor.schema import Reader, Use, suggest
-from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Explicit, Sequences, SizedField, TestEntry
+from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
 #: Names that every expression about a batch may use.
@@ -193,10 +193,7 @@ def _unknown_name(context: Context, use: Use, node: Name, known: dict[str, str])
 
 
 def _call_names(context: Context, use: Use, call: Call) -> Problems:
-    further, key = context.port.unit_arguments if use.scope == "cut" else (), "forward.with"
-    explicit = context.port.explicit if use.at == "explicit.call" else None
-    if isinstance(explicit, Explicit) and explicit.before:
-        further, key = tuple(explicit.with_ or ()), "explicit.with"
+    further = context.port.unit_arguments if use.scope == "cut" else ()
     allowed = _CALL_NAMES[use.scope] | dict.fromkeys(further, "a further argument of each unit")
     for node in call.name_nodes():
         if node.name not in allowed:
@@ -212,7 +209,7 @@ def _call_names(context: Context, use: Use, call: Call) -> Problems:
             yield context.at_key(
                 "VCG331",
                 f"the call does not pass `{name}`",
-                f"{key}.{name}",
+                f"forward.with.{name}",
                 f"pass `{name}`, or delete the line",
             )
     if needed not in call.names:
@@ -798,26 +795,10 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
     fields = port.fields or {}
-    if port.explicit.with_ and port.explicit.before is None:
-        yield context.at_key(
-            "VCG349",
-            "without `before` no method gives these variables",
-            "explicit.with",
-            "name one as `before`",
-        )
-    sized = any(isinstance(fields.get(one.pixels or ""), SizedField) for one in (port.modalities or {}).values() if one)
-    if port.explicit.before and (port.explicit.after is None or port.explicit.single or not sized):
-        for key in ("explicit.before", *(["explicit.single"] if port.explicit.single else [])):
-            yield context.at_key(
-                "VCG349",
-                "units that the model prepares lie behind each other in its inputs, and `after` makes items of them",
-                key,
-                "delete `explicit`: the port then runs the model's own code",
-            )
     for modality in (port.modalities or {}).values():
         units = (modality.pixels if modality is not None else None) or ""
         pixels = fields.get(units)
-        for name in () if port.explicit.before else port.unit_arguments:
+        for name in port.unit_arguments:
             if name not in port.beside or fields.get(name) != pixels:
                 yield context.at_key(
                     "VCG349",

@@ -503,8 +503,7 @@ class Explicit(Record):
     call: Call = declare(
         CallText("cut"),
         "what a graph holds of units: the encoder, and whatever follows it unit by unit, such as a projector; names of "
-        "`forward.with` are inputs of a batch, whose items have as many entries as units; with `before` it gets those "
-        "of `with`",
+        "`forward.with` are inputs of a batch, whose items have as many entries as units",
         examples=["self.multi_modal_projector(self.vision_tower(pixels))"],
     )
     tokens: Expression = declare(
@@ -520,19 +519,6 @@ class Explicit(Record):
         examples=["_merge_patch_embeddings"],
     )
     single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
-    before: str | None = declare(
-        Name("a method name"),
-        "name for the statements in front of the encoder's call, where the model makes what that gets of pixels and "
-        "other inputs of a unit; it runs once for each batch",
-        default=None,
-        examples=["prepare_patches"],
-    )
-    with_: Mapping[str, UnitInput] = declare(
-        Table(Section(UnitInput), "a variable"),
-        "variables of `before` that the call gets for each unit beside the pixels",
-        default={},
-        examples=[{"patch_attention_mask": {"shape": ["side // patch", "side // patch"], "dtype": "bool"}}],
-    )
 
 
 class ExplicitRows(Record):

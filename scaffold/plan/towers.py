@@ -117,16 +117,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import (
-            Extraction,
-            Form,
-            cut_edits,
-            encoder_of,
-            find_extraction,
-            find_layers,
-            find_prepared,
-            find_way,
-        )
+        from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
 
         way = plan_way(port, tree, model)
         if port.explicit is not None:
@@ -138,14 +129,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                     _check_arguments(port, port.explicit, found.prepared)
             else:
                 assert isinstance(port, CutPort)
-                asked, beside = port.span("explicit"), tuple(port.beside)
-                form = Form(entry, port.explicit.call, port.explicit.after, asked, beside)
-                if port.explicit.before is None:
-                    found = find_extraction(tree, family, way, form)
-                else:
-                    encoder = encoder_of(port.explicit.call).path
-                    shorter = find_way(tree, model.path, model.class_name, {entry.path: asked}, encoder, asked)
-                    found = find_prepared(tree, family, shorter, form, port.explicit.before)
+                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), tuple(port.beside))
+                found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
                 facts = replace(facts, extraction=found, has_gate=gated)

@@ -357,13 +357,8 @@ class UnitsView(View):
     unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
-    #: The call that is recorded, of the pixels of a batch.
-    eager: Code | None
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
-    #: The call of the method that makes them, and what it gives; None where they are inputs.
-    prepare: Code | None
-    made: Code
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
     makes_items: bool
     may_be_items: bool
@@ -1087,10 +1082,7 @@ def _units(
         least = Code(f"self._encoder_cudagraph_{unit}_tokens")
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
-    layers, batch = extraction.prepared, {"batch_mm_kwargs": "mm_kwargs"}
-    if layers is not None:
-        joined = {key: layers.pixels if key == modality.pixels else key for key in shapes}
-    elif explicit.single and extraction.regroups:
+    if explicit.single and extraction.regroups:
         joined = {key: f"{value}.flatten(0, -{len(shapes[key]) + 1})" for key, value in joined.items()}
     elif not explicit.single and not port.sized:
         joined = {key: f"torch.cat(list({value}))" for key, value in joined.items()}
@@ -1104,10 +1096,7 @@ def _units(
     def encoded(values: Mapping[str, str]) -> Code:
         pixels, *others = values.values()
         beside = dict(zip(port.beside, others, strict=True))
-        if layers is None:
-            call = _replaced(extraction.held, {"pixel_values": pixels, **beside})
-        else:
-            call = explicit.call.python({"pixels": pixels, **beside})
+        call = _replaced(extraction.held, {"pixel_values": pixels, **beside})
         return Code(f"self.{extraction.after}({call})" if follows else call)
 
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
@@ -1120,9 +1109,6 @@ def _units(
         budget_why=why,
         budget_lets=(),
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
-        eager=Code(_replaced(layers.whole, batch)) if layers else None,
-        prepare=Code(_replaced(layers.prepare, batch)) if layers else None,
-        made=Code(", ".join(layers.made)) if layers else Code(""),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
         batched=[key for key in port.batched if parses or key in read],

@@ -100,24 +100,34 @@ def test_notes_on_sequences_are_the_code(release, release_tree):
     assert len(asks) == 3 * (tree.root / "AGENTS.md").exists()
 
 
-def test_a_replacement_is_called_one_and_says_what_it_claims(release_tree):
-    port, tree = load_port("idefics3"), release_tree("0.33.0")
+def test_a_replacement_is_called_one(release_tree):
+    port, tree = load_port("kimi_vl"), release_tree("0.33.0")
     prepared = prepare_port(port, tree, replace=True)
     change = PortChange(prepared, tree, tree.root, (prepared.changed[0],))
 
     text = describe_change(change, port, proof=ProofOnRecord((), ()))
 
     assert pull_request_title(port, change).endswith(
-        "Replace the encoder CUDA graph methods of Idefics3ForConditionalGeneration"
+        "Replace the encoder CUDA graph methods of KimiVLForConditionalGeneration"
     )
-    replaced = "`SupportsEncoderCudaGraph` in `Idefics3ForConditionalGeneration` (image)."
+    replaced = "`SupportsEncoderCudaGraph` in `KimiVLForConditionalGeneration` (image)."
     assert f"Replace the implementation of {replaced}" in text
-    assert "`vitcg-scaffold verify idefics3 --as-is` on the tree before the change" in text
+    assert "`vitcg-scaffold verify kimi_vl --as-is` on the tree before the change" in text
+    assert "### What gets worse" not in text
+
+
+def test_a_text_claims_what_an_explicit_port_does(release_tree):
+    port, tree = load_port("llava_next"), release_tree("0.33.0")
+    prepared = prepare_port(port, tree)
+
+    text = describe_change(
+        PortChange(prepared, tree, tree.root, (prepared.changed[0],)), port, proof=ProofOnRecord((), ())
+    )
+
+    held = "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))"
+    assert f"- The graph holds `{held}`, as the model's own code has it." in text
     assert "- `_merge_patch_embeddings` is the statements behind it, moved as they were. Eager code calls both." in text
     assert "the model's own code assembles" not in text
-    assert "### What gets worse" not in text
-    assert "- The graph holds `self.model.connector(self.model.vision_model(pixel_values=pixels" in text
-    assert "- `prepare_patches` is what stands in front of that call, moved as it was. A batch runs it once." in text
 
 
 def test_what_gets_worse_has_a_section_of_its_own(release_tree):

@@ -88,6 +88,19 @@ def test_items_whose_sides_tell_no_patches_are_refused() -> None:
     assert [problem.code for problem in caught.value.diagnostics] == ["VCG349"]
 
 
+def test_a_comment_goes_with_its_statement(release_tree: Any) -> None:
+    tree, first, last = release_tree(RELEASE), "images = [image.to(", "out = self.transformer(\n"
+    text, found = tree.read(PIXTRAL), 0
+    for statement in (first, last):
+        above, place, below = text.rpartition(f"        {statement}")
+        text, found = f"{above}        # Before {statement[:3]}.\n{place}{below}", found + bool(place)
+    assert found == 2
+    prepared = prepare_port(port_of("mistral3"), tree.with_files({PIXTRAL: text.encode()}))
+    made, _, rest = text_of(prepared, PIXTRAL).rpartition("def prepare_layers")[2].partition("\n    def forward(")
+    assert ("# Before ima." in made, "# Before ima." in rest) == (True, False)
+    assert ("# Before out." in made, "# Before out." in rest) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -111,6 +124,15 @@ def test_code_of_another_form_is_run_again(old: str, new: str, says: str, releas
     [note] = [note for note in prepared.notes if note.code == "VCG466"]
     assert says in note.message
     assert "EncoderRowsMixin" in text_of(prepared, MODEL)
+
+
+def test_a_tower_that_gets_no_input_is_run_again(release_tree: Any) -> None:
+    tree, handed = release_tree(RELEASE), 'self.vision_tower(image_input["pixel_values"])'
+    text = tree.read(MODEL)
+    assert text.count(handed) == 1
+    changed = tree.with_files({MODEL: text.replace(handed, handed.replace('"])', '"].float())')).encode()})
+    [note] = [note for note in prepare_port(port_of("mistral3"), changed).notes if note.code == "VCG466"]
+    assert "which is no input of the model" in note.message
 
 
 def test_a_release_that_leaves_rows_unwritten_gets_a_mixin(release_tree: Any) -> None:
@@ -161,6 +183,17 @@ def test_the_statements_in_front_are_put_back(old: str, new: str, same: bool) ->
     split = SPLIT.replace(old, new) if old else SPLIT
     ast.parse(split)
     assert (prove_extraction(WHOLE, split, frozenset({("M", "m")}), None, "m.py", "before") == ()) is same
+
+
+@pytest.mark.parametrize(("old", "new", "same"), [("", "", True), ("x + 1", "x + 2", False), ("[x]", "[y]", False)])
+def test_a_variable_may_be_taken_and_given(old: str, new: str, same: bool) -> None:
+    def changed(text: str) -> str:
+        return text.replace("a = x", "x = x").replace("[a, x]", "[x]").replace("a, b", "x, b")
+
+    split = changed(SPLIT)
+    assert "x, b = self.before(x)" in split
+    split = split.replace(old, new) if old else split
+    assert (prove_extraction(changed(WHOLE), split, frozenset({("M", "m")}), None, "m.py", "before") == ()) is same
 
 
 @pytest.mark.slow

@@ -746,26 +746,6 @@ MISTAKES = [
 10:1 error[VCG349] at 'explicit': `mask` is no input whose items have an entry for each unit, as those of the pixels have
     help: delete this section: the port then runs the model's own code
 """)),
-    Mistake("variables that no method of an explicit port makes", "cut", [("pixels: {", "explicit: {call: 'self.encoder(pixels)', tokens: 4, with: {mask: {shape: [side], dtype: bool}}}\npixels: {")], snapshot("""\
-10:53 error[VCG349] at 'with': without `before` no method gives these variables
-    help: name one as `before`
-""")),
-    Mistake("an explicit port that prepares items of one unit", "cut", [("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4, before: prepare_tiles, after: merge, single: true}\npixels: {")], snapshot("""\
-10:51 error[VCG349] at 'before': units that the model prepares lie behind each other in its inputs, and `after` makes items of them
-    help: delete `explicit`: the port then runs the model's own code
-10:88 error[VCG349] at 'single': units that the model prepares lie behind each other in its inputs, and `after` makes items of them
-    help: delete `explicit`: the port then runs the model's own code
-""")),
-    Mistake("an explicit port that prepares units which are embeddings", "cut", [("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4, before: prepare_tiles}\npixels: {")], snapshot("""\
-10:51 error[VCG349] at 'before': units that the model prepares lie behind each other in its inputs, and `after` makes items of them
-    help: delete `explicit`: the port then runs the model's own code
-""")),
-    Mistake("an explicit port whose call gets other variables than were prepared", "cut", [("pixels: {", "explicit: {call: 'self.encoder(pixels, masks)', tokens: 4, before: prepare_tiles, after: merge, with: {mask: {shape: [side], dtype: bool}}}\npixels: {")], snapshot("""\
-10:40 error[VCG301] at 'masks': a call cannot pass `masks`
-    help: did you mean `mask`?
-10:104 error[VCG331] at 'mask': the call does not pass `mask`
-    help: pass `mask`, or delete the line
-""")),
     Mistake("an explicit port of masks with more rows than there are units", "cut", [("fields:\n", "fields:\n  masks: {sizes: num_crops, extra: 1}\n"), ("pixels: {", "explicit: {call: self.encoder(pixels), tokens: 4}\npixels: {")], snapshot("""\
 7:29 error[VCG349] at 'extra': an item has other rows in `masks` than in its pixels
     help: delete this section: the port then runs the model's own code

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
 RELEASE = "0.33.0"
 #: Replays of each model at least.
-MODELS = {"idefics3": 60, "kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
+MODELS = {"kimi_vl": 80, "llava": 60, "llava_next": 70, "paligemma": 60}
 
 PIXELS, REPLAY = 'list(mm_kwargs["pixel_values"]', "}\n        )\n\n    def encoder_cudagraph_forward"
 
@@ -27,9 +27,6 @@ def test_a_port_gives_what_the_model_gives(name: str, release_tree: Any) -> None
     [report] = check_numerics_all(numeric_requests(load_port(name), release_tree(RELEASE)))
     assert_right(report, MODELS[name])
 
-
-#: What the model prepares in front of a graph.
-MASK = '"patch_attention_mask": patch_attention_mask,\n            }\n        )\n\n    def encoder_cudagraph_forward'
 
 #: Not in LLaVA's port, which changes a module that all models import: each check of it imports vLLM anew.
 MISTAKES = {
@@ -48,14 +45,6 @@ MISTAKES = {
             "metadata([(w, h) for h, w in grid_hw]),\n",
             "VCG650",
         ),
-    ],
-    "idefics3": [
-        Mutant("masks of other units", MASK, MASK.replace("mask,", "mask.flip(0),"), "VCG650"),
-        Mutant("graphs of no mask", '=inputs["patch_attention_mask"]', "=None", "VCG650"),
-        Mutant(
-            "embeddings of others", "embeddings(image_input, features)", "embeddings(image_input, -features)", "VCG650"
-        ),
-        Mutant("tokens that a graph does not give", "output_tokens=n * self", "output_tokens=2 * n * self", "VCG657"),
     ],
     # Rows of images, not of tokens: the port counts them itself.
     "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG654")],
