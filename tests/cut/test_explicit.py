@@ -431,6 +431,14 @@ def test_one_branch_of_several_may_have_other_calls(release_tree: Any) -> None:
     assert prepare_port(port, written).changed == ()
 
 
+def test_a_result_may_have_the_name_of_what_it_is_made_of(release_tree: Any) -> None:
+    tree, path = release_tree(RELEASE), f"{MODELS}/deepseek_vl2.py"
+    text = tree.read(path).replace("images_embeds", "images_feature")
+    assert "images_feature = self.projector(images_feature)\n" in text
+    prepared = prepare_port(deepseek(), tree.with_files({path: text.encode()}), replace=True)
+    assert not prepared.plan.reenters
+
+
 @pytest.mark.parametrize("after", ["", "after: _merge_patch_embeddings, "])
 def test_calls_in_a_part_of_the_model_are_run_again(after: str, release_tree: Any) -> None:
     section = f"explicit: {{call: self.vision_embed_tokens.get_img_features(pixels), {after}tokens: 4}}\noutput: {{"
