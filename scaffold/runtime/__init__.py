@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from scaffold.runtime.attention import choose_attention
     from scaffold.runtime.backend import CaptureError, CudaGraphBackend
-    from scaffold.runtime.budgets import geometric_ladder, octave_ladder, optimal_ladder
+    from scaffold.runtime.budgets import octave_ladder, optimal_ladder
     from scaffold.runtime.manager import EncoderGraphManager
     from scaffold.runtime.options import CaptureReport, Options
     from scaffold.runtime.packed import PackedAdapter
@@ -39,7 +39,7 @@ _HOME = {
     ),
     "attention": ("choose_attention",),
     "backend": ("CaptureError", "CudaGraphBackend"),
-    "budgets": ("geometric_ladder", "octave_ladder", "optimal_ladder"),
+    "budgets": ("octave_ladder", "optimal_ladder"),
     "manager": ("EncoderGraphManager",),
     "options": ("CaptureReport", "Options"),
     "packed": ("PackedAdapter",),
@@ -72,7 +72,6 @@ __all__ = [
     "Trace",
     "check_graphs",
     "choose_attention",
-    "geometric_ladder",
     "octave_ladder",
     "optimal_ladder",
     "scatter_rows",

@@ -34,27 +34,6 @@ def octave_ladder(low: int, high: int, steps: int = DEFAULT_STEPS) -> list[int]:
     return ladder
 
 
-def geometric_ladder(low: int, high: int, ratio: float = 1 + 1 / DEFAULT_STEPS, granule: int = 1) -> list[int]:
-    """Budgets from `low` to `high`, neighbours at most `ratio` apart, above `low` multiples of `granule`.
-
-    A geometric ladder bounds the waste of every size alike. Nothing is better without knowledge of the traffic. The
-    ladder always has both ends. Where the integers (or the granule) are coarser than the ratio, it has every step.
-    """
-    if low < 1 or high < low:
-        raise ValueError(f"a ladder needs 1 <= low <= high, got {low} and {high}")
-    if ratio <= 1:
-        raise ValueError(f"the ratio of a ladder must be above 1, got {ratio}")
-    ladder = [low]
-    while ladder[-1] < high:
-        here = ladder[-1]
-        step = max(here + 1, int(here * ratio))
-        aligned = step // granule * granule
-        if aligned <= here:
-            aligned = -(-(here + 1) // granule) * granule
-        ladder.append(min(aligned, high))
-    return ladder
-
-
 def powers_of_two(low: int, high: int) -> list[int]:
     """vLLM's own choice: `low` doubled until `high`, and `high`."""
     ladder = []

@@ -455,11 +455,6 @@ class VllmAdapter:
 
     def capture_values(self, key: GraphKey, limits: Limits) -> dict[str, torch.Tensor | None]:
         values = self._without_rounding(key, self._ask_capture_values(key, limits.within(key.axes)))
-        if Room.ITEMS in key.axes:
-            # A port of packed rows notes the frames that each budget was last asked for. Videos of more frames than the
-            # most of these have no graph there. So the last question is always one with room for frames.
-            least = min(budget for budget in self.owner._ladders()[key.path] if budget)
-            self._ask_capture_values(GraphKey(key.path, least, key.axes), limits)
         return self._in_buckets(values) if self._flashinfer else values
 
     def _in_buckets(self, values: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
