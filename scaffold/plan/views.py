@@ -720,10 +720,9 @@ class PackedView(SizedView):
 
     @property
     def claims_eager(self) -> Code:
-        """Whether no graph holds an item: embeddings, or a video where the user allows a graph no frames."""
+        """Whether no graph holds an item: embeddings, or a video of more frames than the user's limit."""
         embeds = [f"{self.embeds_key} in mm_kwargs"] if self.embeds is not None else []
-        videos = ["is_video and max_frames == 0" if self.several else "max_frames == 0"] if self.has_vllm_config else []
-        return Code(" or ".join([*embeds, *(f"({term})" if embeds and self.several else term for term in videos)]))
+        return Code(" or ".join([*embeds, *(["too_long"] if self.has_vllm_config else [])]))
 
     @property
     def video_sizes(self) -> str | None:

@@ -225,8 +225,8 @@ QWEN25_EDGES = (
     ),
     Mutant(
         "a graph has no more frames than the user's limit",
-        "max(token_budget // 8, min(max_frames_per_batch, token_budget))",
-        "min(max_frames_per_batch, token_budget)",
+        "min(max_frames, max_frames_per_batch * max_batch_size)",
+        "min(max_frames, max_frames_per_batch)",
         "VCG654",
         "more frames than the user's limit",
     ),

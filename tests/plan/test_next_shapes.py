@@ -254,7 +254,7 @@ BY_HAND = {
         "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
         axis = {"encoder_cudagraph_axis_keys": (modality,)}
         return axis | {key: chosen,""",
-        "        if max_frames_per_batch:": """        if max_frames_per_batch and axis_keys == ("video",):""",
+        "if max_frames_per_batch else 0": 'if axis_keys == ("video",) else 0',
     },
 }
 

@@ -247,17 +247,21 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
 @pytest.mark.parametrize("items", [1, 2, 6])
-def test_videos_of_a_graph_have_no_more_frames_than_it(items: int, frames: int) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_videos_of_a_graph_have_no_more_frames_than_it(known: bool, items: int, frames: int) -> None:
     """Whatever batches the manager makes of them, by their number and the tokens of the path. The manager checks none
-    against the user's limit of frames: a graph has one for each eight tokens, or as many as the user wants, if more."""
-    model, budgets = made("qwen2_5_vl", Packed, TreeFacts(attention_fills_zeros=True)), (64, 24, 8)
+    against the user's limit of frames. Where a port knows it, each item may have so many, and longer videos no graph.
+    """
+    budgets = (64, 24, 8)
+    model = made("qwen2_5_vl", Packed, TreeFacts(attention_fills_zeros=True, has_vllm_config=known))
+    model.vllm_config = limited(frames)
     rooms = {}
     for budget in budgets:
         kept = model.prepare_encoder_cudagraph_capture_inputs(
             budget, items, frames, torch.device("cpu"), torch.float
         ).values
         rooms[budget] = len(kept["cu_seqlens"]) - 1
-        assert rooms[budget] == max(items, budget // 8, min(frames, budget))
+        assert rooms[budget] == max(items, min(budget // 8, frames * items) if known else budget // 8)
     grids = [[t, 2, 2 * w] for t in (1, 2, 3, 5, 7) for w in (1, 3)]
     for some in itertools.combinations(grids, items):
         pixels = torch.zeros(sum(t * h * w for t, h, w in some), 1)
@@ -267,14 +271,21 @@ def test_videos_of_a_graph_have_no_more_frames_than_it(items: int, frames: int) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "tokens"), [(None, [8, 8, 16]), (0, [2**31 - 1] * 3), (1, [8, 8, 16]), (200, [8, 8, 16])]
+    ("limit", "tokens"),
+    [(None, [8, 8, 16]), (0, [2**31 - 1] * 3), (1, [8, 8, 2**31 - 1]), (2, [8, 8, 16])],
 )
-def test_a_frame_claims_eight_tokens_unless_no_graph_may_hold_one(limit: int | None, tokens: list[int]) -> None:
+def test_a_frame_claims_eight_tokens_and_a_longer_video_than_the_limit_has_no_graph(
+    limit: int | None, tokens: list[int]
+) -> None:
     """A share of the largest budget would send short videos to large graphs."""
     model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True))
-    model.vllm_config = Struct(compilation_config=Struct(encoder_cudagraph_max_frames_per_batch=limit))
+    model.vllm_config = limited(limit)
     assert path_tokens(model, packed_batch("video")) == tokens
-    assert path_tokens(model, packed_batch()) == [6, 1, 4]
+    assert path_tokens(model, packed_batch()) == [6, 1, 4], "an image has one frame, and no limit"
+
+
+def limited(frames: int | None) -> Any:
+    return Struct(compilation_config=Struct(encoder_cudagraph_max_frames_per_batch=frames))
 
 
 def path_tokens(model: Any, batch: dict[str, Any]) -> list[int]:
