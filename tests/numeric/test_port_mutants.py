@@ -152,7 +152,7 @@ QWEN25 = (
         "more frames than a graph holds",
         "path_tokens = max(tokens, 8 * t)",
         "pass",
-        "VCG666",
+        "VCG654",
         "was captured with",
     ),
     Mutant(
