@@ -8,16 +8,17 @@ their order.
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.cut.hoist import method_lines
-from scaffold.cut.result import find_change
+from scaffold.cut.result import find_change, gives_copies
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
@@ -73,9 +74,9 @@ class Extraction:
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
-    `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
-    pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, and `returns` is the type of
-    what `after` gives.
+    `split`: it takes the features of each item, else those of the batch. `copies`: no result is a view of them.
+    `regroups`: the model takes an axis of the pixels away, if there is one. A graph holds `held`, an expression of
+    `pixel_values`, which may be None by its type where that is `optional`; `returns` is the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -90,6 +91,8 @@ class Extraction:
     prepared: Prepared | None = None
     unpacked: tuple[str, str] | None = None
     place: int = 0
+    copies: bool = False
+    optional: bool = False
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
@@ -209,6 +212,28 @@ class _Method:
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"
 
+    def is_bare(self, node: ast.stmt) -> bool:
+        """Whether no comment stands above a statement."""
+        return not self.lines[node.lineno - self.first - 1].lstrip().startswith("#")
+
+    def lines_of(self, nodes: Sequence[ast.stmt]) -> list[str]:
+        """The lines of statements."""
+        return [line for node in nodes for line in self.lines[node.lineno - self.first : self._below(node)]]
+
+    def lines_before(self, last: ast.stmt, without: Sequence[ast.stmt]) -> list[str]:
+        """The lines up to a statement, with that, but without some statements and a second empty line there."""
+        dropped = {place for node in without for place in range(node.lineno - self.first, self._below(node))}
+        kept = [line for place, line in enumerate(self.lines[: self._below(last)]) if place not in dropped]
+        pairs = zip(kept, ["x", *kept], strict=False)
+        return [line for line, above in pairs if line.strip() or above.strip() or not dropped]
+
+    def lines_below(self, last: ast.stmt) -> list[str]:
+        """The lines behind a statement."""
+        return self.lines[self._below(last) :]
+
+    def _below(self, node: ast.stmt) -> int:
+        return (node.end_lineno or 0) - self.first + 1
+
     def offset(self, line: int, column: int) -> int:
         """The place of a line and column of the file in the bytes of the text."""
         return sum(len(text.encode()) + 1 for text in self.lines[: line - self.first]) + column
@@ -260,7 +285,8 @@ class _Extractor:
         if not held:
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.form.after else None
-        live = self._live(cut) if cut is not None else []
+        sunk = self._sunk(cut) if cut is not None else []
+        live = self._live(cut, sunk) if cut is not None else []
         place = len(live)
         if cut is not None and self._is_cut(cut):
             live, place = self._called(cut, live)
@@ -270,7 +296,7 @@ class _Extractor:
                 self._check_result(method, inner=index > last)
         arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         return Extraction(
-            self._after_edits(cut, live) if cut is not None else (),
+            self._after_edits(cut, live, sunk) if cut is not None else (),
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
@@ -281,6 +307,8 @@ class _Extractor:
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
             place=place,
+            copies=cut is not None and gives_copies(self._following(cut)),
+            optional=self._may_be_none(held[0]),
         )
 
     # -- what a graph holds
@@ -307,6 +335,14 @@ class _Extractor:
         alone = ast.unparse(ast.parse(call.python({_PIXELS: _PARAMETER}), mode="eval"))
         bodies = {run.body for method in self.methods for run in method.runs}
         return call.path.removeprefix("self.") in self.names and not [*call.calls()][1:] and bodies == {alone}
+
+    def _may_be_none(self, held: str) -> bool:
+        """Whether a method of that name in the model's file may give None, as its annotation says."""
+        called = _callee(ast.parse(held, mode="eval").body).rpartition(".")[2]
+        files = {method.station.file for method in self.methods}
+        methods = [node for file in files for node in ast.walk(self.tree.parse(file)) if isinstance(node, FunctionNode)]
+        notes = [ast.unparse(node.returns) for node in methods if node.name == called and node.returns is not None]
+        return any(note.endswith("| None") for note in notes)
 
     # -- what follows it
 
@@ -335,10 +371,31 @@ class _Extractor:
             raise _Misfit(method, f"`{self.form.after}` calls its parameters otherwise than `{method.function.name}`")
         return [name for name in given if name != features], given.index(features)
 
-    def _live(self, method: _Method) -> list[str]:
+    def _following(self, method: _Method) -> list[ast.stmt]:
+        """The last statements, or those of the method of the model that they call."""
+        own = [node.body for node in self.functions if self._is_cut(method) and node.name == self.form.after]
+        return own[0] if own else method.function.body[method.tail or 0 :]
+
+    def _sunk(self, method: _Method) -> list[ast.Assign]:
+        """The statements before the encoder's call that compute sizes for the last statements alone, on the host."""
+        found: list[ast.Assign] = []
+        body = method.function.body[: method.tail if not self._is_cut(method) else 0]
+        for index, node in reversed([*enumerate(body[:-1])]):
+            called = {_callee(one) for one in ast.walk(node) if isinstance(one, ast.Call)}
+            if not isinstance(node, ast.Assign) or not _target(node) or not called or not called <= {*_FUNCTIONS}:
+                continue
+            passed = {one.id for other in body[index + 1 :] if other not in found for one in _names([other])}
+            read = {one.id for one in _names([node])} - called
+            below = body[index + 1].lineno > (node.end_lineno or 0)
+            if all(map(self._is_host, ast.walk(node.value))) and not passed & read and below and method.is_bare(node):
+                found.insert(0, node)
+        return found
+
+    def _live(self, method: _Method, sunk: Sequence[ast.stmt] = ()) -> list[str]:
         """The names that the last statements read and others have set, but that of the features."""
         place = method.tail
-        before, after = method.function.body[:place], method.function.body[place:]
+        before = [node for node in method.function.body[:place] if node not in sunk]
+        after = [*sunk, *method.function.body[place:]]
         stored = [node.id for node in _names(before) if isinstance(node.ctx, ast.Store)]
         others = {node.id for node in _names(after)} - {"self", _target(before[-1])}
         return [
@@ -513,8 +570,8 @@ class _Extractor:
                     return self._given(caller, bound.given[name], seen) if name in bound.given else None
         return None
 
-    def _after_method(self, method: _Method, live: Sequence[str]) -> str:
-        """The method of the last statements, without indentation."""
+    def _after_method(self, method: _Method, live: Sequence[str], sunk: Sequence[ast.stmt]) -> str:
+        """The method of the last statements, without indentation; `sunk` ones come first."""
         place, function = method.tail or 0, method.function
         types = annotations_of(function)
         parameters = ["self"]
@@ -523,7 +580,7 @@ class _Extractor:
             parameters.append(f"{name}: {ast.unparse(written) if written else 'torch.Tensor'}")
         parameters.append(f"{_target(function.body[place - 1])}: {self._features_type(method)}")
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-        below = method.text.encode()[method.offset((function.body[place - 1].end_lineno or 0) + 1, 0) :].decode()
+        below = "\n".join([*method.lines_of(sunk), *method.lines_below(function.body[place - 1])])
         body = textwrap.indent(textwrap.dedent(below).strip("\n"), "    ")
         return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
 
@@ -572,17 +629,19 @@ class _Extractor:
 
     # -- the methods
 
-    def _after_edits(self, method: _Method, live: Sequence[str]) -> tuple[MethodEdit, ...]:
-        """The edit that makes a method of the last statements, which take `live`; nothing where they are one."""
+    def _after_edits(
+        self, method: _Method, live: Sequence[str], sunk: Sequence[ast.stmt] = ()
+    ) -> tuple[MethodEdit, ...]:
+        """The edit that makes a method of the last and `sunk` statements, which take `live`; none if they are."""
         if self._is_cut(method):
             return ()
         assert method.tail is not None
         assert self.form.after is not None
         last, station = method.function.body[method.tail - 1], method.station
         call = f"self.{self.form.after}({', '.join([*live, _target(last)])})"
-        kept = method.text.encode()[: method.offset((last.end_lineno or 0) + 1, 0)].decode()
-        source = textwrap.dedent(f"{kept}{' ' * last.col_offset}return {call}\n")
-        text = f"{source}\n{self._after_method(method, live)}"
+        kept = "\n".join(method.lines_before(last, sunk))
+        source = textwrap.dedent(f"{kept}\n{' ' * last.col_offset}return {call}\n")
+        text = f"{source}\n{self._after_method(method, live, sunk)}"
         return (MethodEdit(station.file, station.class_name, station.function, (self.form.after,), text),)
 
     def _check_result(self, method: _Method, *, inner: bool) -> None:
@@ -714,19 +773,20 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
     given: dict[int | str, ast.expr] = dict(enumerate(site.args))
     given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
-    pixels = given[units[0]]
+    pixels, own = given[units[0]], _parts_of_model(function)
     variables = [one.id for one in (given[unit] for unit in units[1:]) if isinstance(one, ast.Name)]
     if len(variables) != len(beside):
         return
     statement = next(one for one in _above(parents, site) if isinstance(one, ast.stmt))
     made = _preceding(parents, statement)
-    if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value):
+    if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value, own):
         uses = [one for one in _names([statement]) if one.id == pixels.id]
         if uses == [pixels] and _comes_first(statement, pixels):
             pixels = made.value
     inner: ast.expr = ast.Name(_PARAMETER, ast.Load())
-    if _converted(pixels) and isinstance(pixels, ast.Call):
-        inner = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords)
+    if _converted(pixels, own) and isinstance(pixels, ast.Call):
+        converted = ast.Call(ast.Attribute(inner, "to", ast.Load()), pixels.args, pixels.keywords)
+        inner = _Filled(own).visit(copy.deepcopy(converted))
     named = {given[unit]: ast.Name(name, ast.Load()) for unit, name in zip(units[1:], beside, strict=True)}
     call, body = (_replaced(site, {given[units[0]]: new, **named}) for new in (ast.Name(_PIXELS, ast.Load()), inner))
     node: ast.expr = site
@@ -759,13 +819,26 @@ def _above(parents: dict[ast.AST, ast.AST], node: ast.AST) -> Iterator[ast.AST]:
         yield node
 
 
-def _converted(node: ast.expr) -> ast.expr | None:
-    """The tensor whose type `tensor.to(...)` converts to one that the model knows."""
+def _converted(node: ast.expr, own: Container[str]) -> ast.expr | None:
+    """The tensor whose type `tensor.to(...)` converts to one that the model knows; `own` variables keep parts of it."""
     match node:
         case ast.Call(func=ast.Attribute(value=of, attr="to"), args=args, keywords=keywords):
             known = _names([*args, *(keyword.value for keyword in keywords)])
-            return of if all(one.id in ("self", "torch") for one in known) else None
+            return of if all(one.id in ("self", "torch") or one.id in own for one in known) else None
     return None
+
+
+def _parts_of_model(function: FunctionNode) -> dict[str, ast.expr]:
+    """Variables that always keep an attribute of the model, such as the type of its weights."""
+    stored = Counter(stores(function))
+    return {
+        _target(node): node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and stored[_target(node)] == 1
+        and isinstance(node.value, ast.Attribute)
+        and ast.unparse(node.value).startswith("self.")
+    }
 
 
 def _preceding(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.Assign | None:

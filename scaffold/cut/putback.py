@@ -11,6 +11,11 @@ import symtable
 
 from scaffold.diagnostics import Diagnostic, Span
 
+#: Functions of Python that compute sizes of what they get, and what else such a computation is made of.
+_SIZES = {"len", "list", "map", "sum"}
+_OF_SIZES = (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Lambda, ast.arguments, ast.arg, ast.IfExp,
+             ast.Compare, ast.BinOp, ast.operator, ast.cmpop, ast.expr_context)  # fmt: skip
+
 #: Parts of a function that may read a variable later than the statement that has them.
 _SCOPES = (ast.Lambda, ast.GeneratorExp, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -27,7 +32,8 @@ def prove_extraction(
 
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `x, y = self.FIRST(z)`
-    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree.
+    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree, where
+    a statement that computes sizes stands before the first one that has a variable of it.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
@@ -77,7 +83,25 @@ def _whole(
         return None
     if first is not None and not _prepend(function, first, methods.get((owner, first))):
         return None
+    _settle(function)
     return function
+
+
+def _settle(function: ast.FunctionDef) -> None:
+    """Move each statement that computes sizes down to the first that has a variable of it."""
+    body = function.body
+    for place in reversed(range(len(body))):
+        node = body[place]
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1):
+            continue
+        called = [one.func for one in ast.walk(node.value) if isinstance(one, ast.Call)]
+        if not all(isinstance(one, _OF_SIZES) for one in ast.walk(node.value)):
+            continue
+        if not called or not all(isinstance(one, ast.Name) and one.id in _SIZES for one in called):
+            continue
+        names = _mentioned(node) - _SIZES
+        reader = next((later for later in range(place + 1, len(body)) if names & _mentioned(body[later])), place + 1)
+        body.insert(reader - 1, body.pop(place))
 
 
 def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef | None) -> bool:

@@ -80,12 +80,14 @@ def put_number(
     first: re.Pattern[str] | None = None,
     last: re.Pattern[str] | None = None,
     more: Sequence[str] = (),
+    doubted: Sequence[str] = (),
 ) -> None:
     """The attribute of this value: the only configuration entry that is called so, or a question with all of them.
 
     It may be the only one of several whose name the model's parts have, too: these are built of it. With `at` it may be
     a number of the code, and of a pair the one at that place. The only path like `first` comes before all others, and
-    the only one like `last` where nothing is called so. `more` are expressions where no attribute holds it.
+    the only one like `last` where nothing is called so. `more` are expressions where no attribute holds it. A
+    `doubted` path was guessed for the recording: nothing shows that a checkpoint's configuration has it.
     """
     holding, called = (
         [path for path, n in attributes(recording.numbers, named, CONFIG, part, at=at or 0).items() if n == value]
@@ -97,10 +99,14 @@ def put_number(
     before, after = ([path for path in holding if one and one.fullmatch(path)] for one in (first, last))
     sure = after if not called else called[:1] if len(configured) < 2 else []
     for found in (before, own, sure):
-        if len(found) == 1:
+        if len(found) == 1 and found[0] not in doubted:
             sheet.put(key, found[0], why=f"{value} in the recording")
             return
-    candidates = [Candidate(text, f"{value} in the recording") for text in called or holding or more]
+    reason = f"{value} in the recording"
+    candidates = [
+        Candidate(text, f"{reason}, where the configuration is guessed" if text in doubted else reason)
+        for text in called or holding or more
+    ]
     if at is not None and not called:
         candidates.insert(0, Candidate(str(value), "no attribute of the model that is called so holds it"))
     sheet.ask(key, f"{what}: {value} in the recording", candidates[:6])
@@ -115,9 +121,11 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
     width, what = batch.results[0].shape[-1], "columns of the embeddings"
     held = attributes(recording.numbers, _OWN)
     sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
+    guessed = [f"self.config.{path}" for path in recording.guessed]
     put_number(
-        recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN, more=sums
-    )
+        recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN, more=sums,
+        doubted=guessed,
+    )  # fmt: skip
 
 
 def put_columns(

@@ -10,6 +10,7 @@ from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
 from scaffold.plan.views import CutView, LayersView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
 from scaffold.render import render_template
+from scaffold.syntax import self_attribute
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -144,6 +145,8 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     layout = "cut" if isinstance(view, CutView) else "units" if isinstance(view, UnitsView) else port.layout
     form = "explicit" if isinstance(view, LayersView) else "model"
     source = render_template(f"{layout}/{form}.py.jinja", **names)
+    if facts.checks_types:
+        source = _asserting(source, facts.optional)
     words = set(identifiers(source))
     importable = dict(view.signature.importable)
     if port.processor is not None:
@@ -161,6 +164,25 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     importable |= {name: module for module, name in facts.padding}
     imports = tuple(sorted((module, name) for name, module in importable.items() if name in words))
     return Methods(source, view, imports, mixin)
+
+
+def _asserting(source: str, optional: frozenset[str]) -> str:
+    """The methods, each of which first asserts what it reads of attributes that may be None: mypy asks for it."""
+    lines = source.splitlines(keepends=True)
+    for method in reversed([node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]):
+        used = {
+            name
+            for node in ast.walk(method)
+            for part in (getattr(node, "value", None), getattr(node, "func", None))
+            if isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Return)
+            and isinstance(part, ast.Attribute)
+            and (name := self_attribute(part)) in optional
+        }
+        first = method.body[ast.get_docstring(method) is not None].lineno - 1
+        while lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        lines[first:first] = [f"    assert self.{name} is not None\n" for name in sorted(used)]
+    return "".join(lines)
 
 
 def _mixin(view: View) -> Mixin | None:

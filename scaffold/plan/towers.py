@@ -30,6 +30,7 @@ from scaffold.plan.views import DATA_PARALLEL, TreeFacts, claims_frames, counter
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.syntax import (
     FunctionNode,
+    assigned_to,
     dotted,
     find_method,
     has_attribute,
@@ -114,6 +115,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
         embeds_nothing=_embeds_nothing(family),
+        optional=_optional(family),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -140,7 +142,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             facts,
             attention_fills_zeros=not attention_leaves_rows(tree),
             input_classes=tuple(_input_classes(port, program, family[0])),
-            optional=_optional(port, family),
         )
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
@@ -251,18 +252,19 @@ def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool
     )
 
 
-def _optional(port: ReentryPort, family: Family) -> str | None:
-    """The attribute that leads to the encoder, if the class says that it may be None: `self.vision: Tower | None`."""
-    if not isinstance(port.encoder, str):
-        return None
-    name = port.encoder.split(".")[1]
-    notes = (
-        ast.unparse(node.annotation)
-        for _, owner in family
-        for node in statements(owner)
-        if isinstance(node, ast.AnnAssign) and self_attribute(node.target) == name
-    )
-    return name if any(note.endswith("| None") or note.startswith("Optional[") for note in notes) else None
+def _optional(family: Family) -> frozenset[str]:
+    """The attributes that may be None: `self.vision: Tower | None`, `self.vision = Tower() if enabled else None`."""
+
+    def may_be_none(node: ast.stmt) -> bool:
+        match node:
+            case ast.Assign(value=ast.IfExp(body=ast.Constant(None)) | ast.IfExp(orelse=ast.Constant(None))):
+                return True
+            case ast.AnnAssign(annotation=note):
+                return ast.unparse(note).endswith("| None") or ast.unparse(note).startswith("Optional[")
+        return False
+
+    found = [node for _, owner in family for node in statements(owner) if may_be_none(node)]
+    return frozenset(filter(None, (self_attribute(target) for node in found for target in assigned_to(node))))
 
 
 def _padding(program: Program, tower: Module, path: str, *, flashinfer: bool) -> tuple[tuple[str, str], ...]:

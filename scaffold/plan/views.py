@@ -69,11 +69,11 @@ class TreeFacts:
     FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
     class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
-    `optional`: the attribute with the encoder, where its annotation says that a model may be without. `extraction`:
-    what an explicit port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it
-    is a port in a tree, whose first question reads what the model says. `normalised`: the expression for the pixels
-    that the model hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps
-    the model's own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
+    `optional`: the attributes that a model may be without, as their annotations say. `extraction`: what an explicit
+    port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it is a port in a
+    tree, whose first question reads what the model says. `normalised`: the expression for the pixels that the model
+    hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps the model's
+    own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
     processor sets to a default, by the descriptor's names for them. `sync_guard`: the module of `gpu_sync_allowed`,
@@ -94,7 +94,7 @@ class TreeFacts:
     checks_types: bool = False
     info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
-    optional: str | None = None
+    optional: frozenset[str] = frozenset()
     extraction: Extraction | None = None
     in_tree: bool = False
     normalised: str = "{pixels}"
@@ -357,11 +357,15 @@ class UnitsView(View):
     unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
+    #: Whether these are tensors of their own, no views of the features.
+    copies: bool
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
     makes_items: bool
     may_be_items: bool
+    #: Whether it may be None by its type.
+    may_be_none: bool
 
     @property
     def has_property(self) -> bool:
@@ -515,7 +519,6 @@ class RowsView(ReentryView):
     #: Whether the encoder gives several tensors of rows.
     several: bool
     #: A type check takes it for None until an assertion says otherwise.
-    optional: Code | None
     #: Whether the model calls the encoder once for each item.
     per_item: bool
     merge: Code
@@ -1110,10 +1113,12 @@ def _units(
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
+        may_be_none=extraction.optional and not follows and shared["checks_types"],
         batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
         parses=parses,
+        copies=extraction.copies,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
             UnitBuffer(
@@ -1297,7 +1302,6 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         frames=_frames(port, names),
         unread=port.forward.unread,
         several=port.forward.several,
-        optional=Code(f"self.{facts.optional}") if facts.checks_types and facts.optional else None,
         per_item=port.per_item,
         merge=names.code(port.item.merge),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
