@@ -48,7 +48,7 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
     others = [name for name in heirs if name != port.architecture]
     named = [(name, row.families) for name in others for row in list(listed_models(tree, [name]))[:1]]
-    if table is not None and (port.docs_models or named):
+    if table is not None and port.docs_models:
         files.append(plan_docs(port, table, named))
         facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
     if examples is not None and port.examples:
@@ -109,8 +109,8 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
 
 
 def plan_docs(port: AnyPort, table: TableAnchor, heirs: Sequence[tuple[str, Sequence[str]]] = ()) -> FilePlan:
-    """The rows that the table lacks: the port's, if it names models, and those of its `heirs` with their models."""
-    named = [*([(port.architecture, port.docs_models)] if port.docs_models else []), *heirs]
+    """The rows that the table lacks: the port's, and those of its `heirs` with their models."""
+    named = [(port.architecture, port.docs_models), *heirs]
     known = {row.architecture for row in table.rows}
     rows = [docs_row(port, table, name, models) for name, models in named if name not in known]
     edits = tuple(AddTableRow(table.columns, cells[0], cells) for cells in rows)

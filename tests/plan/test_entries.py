@@ -233,7 +233,6 @@ def test_docs_row_that_is_there_is_left_alone(release_tree):
     ("release", "model", "changes", "listed"),
     [
         ("0.33.0", "paligemma", {}, ["PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"]),
-        ("0.33.0", "paligemma", {"integration": None}, ["ColPaliForRetrieval"]),
         ("0.33.0", "paligemma", {"model.optout": ["ColPaliModel"]}, ["PaliGemmaForConditionalGeneration"]),
         # Its class is a base of the one that the registry has under the same name.
         ("0.22.0", "minicpmv", {}, ["MiniCPMV", "MiniCPMO"]),
