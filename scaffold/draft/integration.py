@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
-from scaffold.protocol import find_example_list, find_test_registry
+from scaffold.protocol import RegistryAnchor, find_example_list, find_test_registry
+from scaffold.protocol.listed import listed_models
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
 from scaffold.watch import Recording
 
 _CHECKPOINTS = "tests/models/registry.py"
-#: The documentation's tables of models that generate, and of those that only pool.
-_TABLES = ("docs/models/supported_models.md", "docs/models/pooling_models/embed.md",
-           "docs/models/pooling_models/token_embed.md", "docs/models/pooling_models/scoring.md",
-           "docs/models/pooling_models/classify.md")  # fmt: skip
 #: The method of a model that gives these.
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
@@ -29,9 +26,23 @@ _PROMPTS = {"image": "What is in this image?", "video": "Describe this video in 
 
 #: Tokens that a step of an engine has by default: no budget is above them.
 _STEP = 8192
+#: The formats of numbers that names of checkpoints end in.
+_FORMAT = re.compile(r"-(?:(?:NV|MX)?FP\d+|BF16|INT\d|AWQ|GPTQ)\b.*", re.IGNORECASE)
+#: The text of a prompt that is nothing else.
+_BARE = "{content}"
 
-#: The text of a prompt with one {content}, what stands between placeholder and question, and where it is.
-_Template = tuple[str, str, SourceLine]
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The `text` of a prompt with one {content}, and what stands `between` placeholder and question there.
+
+    `name` is the function of the generation test with this text, empty where that is yet to be written.
+    """
+
+    text: str
+    between: str
+    place: SourceLine
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the
-    model's offline example; without one a prompt is placeholder and question. A model without a placeholder takes that
+    model's offline example, or one of the test file that another example of the model writes, too; without one a prompt
+    is placeholder and question. A model without a placeholder takes that
     of the example's prompt. One that only pools has no test entry: the test generates text. The test has dummy weights,
     since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model, or its
     example's, if that is longer than usual. Where they give none, and every item has as many tokens, a recorded context
@@ -62,21 +74,31 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     example = _example(subject)
     shown = placeholders.get("image", placeholders.get("video"))  # the example of a model of videos alone shows one
     template = _template(example, shown) if example else None
+    if shown and (template is None or template.text == _BARE):
+        template = _written_elsewhere(subject, shown) or template
     if template is not None:
         placeholders = {"image": "", **placeholders}
+    listed = next(listed_models(subject.tree, subject.architectures), None)
+    families = listed.families if listed is not None else ()
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
         at = "integration.test"
         architecture, name, keywords, place = checkpoint
-        sheet.put(f"{at}.key", file_name(subject.file))
+        wrapped = template is not None and template.text != _BARE
+        sheet.put(f"{at}.key", _key(subject, families, example))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
             if modality in _PROMPTS:
-                text = f"{placeholders[modality]}{template[1] if template else ''}{_PROMPTS[modality]}"
-                why = f"what `{_PLACEHOLDER}` gives{'' if template else ', without a chat template'}"
-                sheet.put(f"{at}.{modality}_prompt", text, why=why)
-        if template is not None:
-            sheet.put(f"{at}.template.name", f"{sheet.value(f'{at}.key')}_chat_template")
-            sheet.put(f"{at}.template.text", template[0], template[2], why="the prompt of the offline example")
+                text = f"{placeholders[modality]}{template.between if template else ''}{_PROMPTS[modality]}"
+                why = f"what `{_PLACEHOLDER}` gives{'' if wrapped else ', without a chat template'}"
+                sheet.put(f"{at}.{modality}_prompt", text, None if wrapped or not template else template.place, why=why)
+        if template is not None and wrapped:
+            why = (
+                "the test file's own, which this example writes, too"
+                if template.name
+                else "the prompt of the offline example"
+            )
+            sheet.put(f"{at}.template.name", template.name or f"{sheet.value(f'{at}.key')}_chat_template")
+            sheet.put(f"{at}.template.text", template.text, template.place, why=why)
         _put_context(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         _put_overrides(sheet, f"{at}.dummy_overrides", keywords, place, recording)
@@ -84,10 +106,11 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         for option in ("trust_remote_code", "revision", "tokenizer_mode"):
             if isinstance(given := keywords.get(option), (str, bool)):
                 sheet.put(f"{at}.runner_kwargs.{option}", given, place)
-    for line, row in list(_listed(subject.tree, subject.architectures))[:1]:
-        families = [name.strip() for cell in row.split("|")[2:3] for name in cell.split(",") if name.strip()]
-        if families:
-            sheet.put("integration.docs.models", families, line)
+    if listed is not None and families:
+        sheet.put("integration.docs.models", list(families), SourceLine(listed.path, listed.line))
+    elif listed is None and checkpoint is not None:
+        called = _FORMAT.sub("", checkpoint[1].rpartition("/")[2])
+        sheet.put("integration.docs.models", [called], checkpoint[3], why="no table of vLLM's models has a name for it")
     if example is not None:
         sheet.put("integration.example", example.key, example.at(example.function))
 
@@ -96,6 +119,24 @@ def file_name(module: str) -> str:
     """The name of a model's module, or of its package: those of `vllm/models` call all their modules alike."""
     _, package, inside = module.rpartition("vllm/models/")
     return inside.partition("/")[0].removesuffix(".py") if package else inside.rpartition("/")[2].removesuffix(".py")
+
+
+def _key(subject: Subject, families: Sequence[str], example: _Example | None) -> str:
+    """The name of the model's file, up to the end of the family's name: `qwen3_omni` of `qwen3_omni_moe_thinker`.
+
+    Other entries are called so, too: `gemma4` of `gemma4_mm`. The key of one that is there stays that one's, and the
+    whole name is right where the example has it (`paddleocr_vl`: Paddle-OCR).
+    """
+    name = file_name(subject.file)
+    if example is not None and example.key == name:
+        return name
+    registry = _test_registry(subject.tree)
+    known = {entry.key for entry in registry.entries} if registry is not None else set()
+    called = {re.sub(r"[^a-z0-9]", "", family.lower()) for family in families}
+    parts = name.split("_")
+    starts = (parts[:count] for count in range(1, len(parts)))
+    keys = ("_".join(start) for start in starts if "".join(start).lower() in called)
+    return next((key for key in keys if key not in known), name)
 
 
 def _put_overrides(
@@ -118,18 +159,31 @@ def _put_overrides(
 
 
 def _put_budget(sheet: Sheet, tree: SourceTree) -> None:
-    """One graph, of all tokens of the context: with the default budgets the test captures one for each power of two."""
-    context = int(sheet.value("integration.test.max_model_len") or _usual_context(tree)[0] or 0)
-    if context:
+    """One graph: with the default budgets the test captures one for each power of two.
+
+    The usual context holds each image and video of the test in most models. An example asks for a longer one where some
+    image needs it, and leaves room for more: half of it is enough. Where all images have as many tokens, one takes more
+    than that half, and the default is a single graph, too.
+    """
+    usual = _usual_context(tree)[0] or 0
+    context = int(sheet.value("integration.test.max_model_len") or usual)
+    longer = context > usual > 0
+    if context and not (longer and sheet.has("explicit.single")):
         key = "integration.test.compilation_overrides.encoder_cudagraph_token_budgets"
-        sheet.put(key, [str(min(context, _STEP))], why="one graph, for the tokens of any test image")
+        budget = max(usual, 1 << (context // 2).bit_length() - 1) if longer else context
+        sheet.put(key, [str(min(budget, _STEP))], why="one graph, for the tokens of any test image")
+
+
+def _test_registry(tree: SourceTree) -> RegistryAnchor | None:
+    """The entries of the generation test; None where they cannot be read."""
+    with suppress(DiagnosticError):
+        return find_test_registry(tree)
+    return None
 
 
 def _usual_context(tree: SourceTree) -> tuple[int | None, SourceLine | None]:
     """The context of most entries of the generation test, and the line of these; None where that cannot be read."""
-    registry = None
-    with suppress(DiagnosticError):
-        registry = find_test_registry(tree)
+    registry = _test_registry(tree)
     if registry is None:
         return None, None
     default = next((one.default or "" for one in registry.entry_fields if one.name == "max_model_len"), "")
@@ -214,14 +268,6 @@ def _literal(node: ast.expr) -> object:
     return ast.literal_eval(node)
 
 
-def _listed(tree: SourceTree, names: Collection[str]) -> Iterator[tuple[SourceLine, str]]:
-    """The rows of the documentation's tables that are of one of the architectures, each with its line."""
-    for path in _TABLES:
-        for number, row in enumerate(tree.read(path).splitlines() if tree.exists(path) else (), start=1):
-            if any(row.startswith(f"| `{name}`") for name in names):
-                yield SourceLine(path, number), row
-
-
 def _example(subject: Subject) -> _Example | None:
     """The offline example of a model: the one that loads a checkpoint of it, or that is called after its module."""
     tree, anchor = subject.tree, None
@@ -235,11 +281,7 @@ def _example(subject: Subject) -> _Example | None:
         for key, value in _entries(tree, anchor.path)
         if isinstance(value, ast.Name) and value.id in functions and key.value in anchor.example_keys
     ]
-    # Checkpoints of the architectures in the tests' registry and in the documentation's table.
-    names = subject.architectures
-    known = {name for key, value in _entries(tree, _CHECKPOINTS) if key.value in names for name in strings(value)}
-    known |= {name for _, line in _listed(tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", line)}
-    known = {name for name in known if name.count("/") == 1}
+    names, known = subject.architectures, _known_checkpoints(subject)
     stem = file_name(subject.file)
     named = [example for example in examples if example.key.replace("-", "_") in (stem, f"{stem}_chat")]
     loading = [example for example in examples if known & strings(example.function)]
@@ -250,8 +292,56 @@ def _example(subject: Subject) -> _Example | None:
     return loading[0] if len(loading) == 1 else None
 
 
+def _known_checkpoints(subject: Subject) -> set[str]:
+    """Checkpoints of the architectures in the tests' registry and in the documentation's table."""
+    names = subject.architectures
+    known = {
+        name for key, value in _entries(subject.tree, _CHECKPOINTS) if key.value in names for name in strings(value)
+    }
+    known |= {name for row in listed_models(subject.tree, names) for name in re.findall(r"`([^`]+/[^`]+)`", row.text)}
+    return {name for name in known if name.count("/") == 1}
+
+
+def _written_elsewhere(subject: Subject, shown: str) -> _Template | None:
+    """The template of the generation test that an example of this model alone writes around its placeholder.
+
+    The example's own text has more, such as a system prompt with a value of its own, so it is no template by itself.
+    """
+    tree, known, registry = subject.tree, _known_checkpoints(subject), _test_registry(subject.tree)
+    others = {
+        name for _, value in _entries(tree, _CHECKPOINTS) for name in strings(value) if name.count("/") == 1
+    } - known
+    for file in tree.containing("examples", ".py", sorted(known)) if registry is not None else ():
+        module = tree.parse(file)
+        if others & strings(module) or not known & strings(module):
+            continue
+        for node in ast.walk(module):
+            if not isinstance(node, ast.JoinedStr) or shown not in (text := _text(node, {})):
+                continue
+            for name, code in registry.functions.items() if registry is not None else ():
+                head, content, tail = _text(ast.parse(code or "0", mode="eval").body, {"content": _BARE}).partition(
+                    _BARE
+                )
+                _, begun, rest = text.partition(head + shown)
+                if content and head.strip() and tail.strip() and begun and tail in rest:
+                    return _Template(f"{head}{_BARE}{tail}", "", SourceLine(file, node.lineno), name)
+    return None
+
+
+def _text(node: ast.AST, stands: Mapping[str, str]) -> str:
+    """An f-string with what stands for its values, a zero for others; empty for another expression."""
+    return "".join(
+        str(part.value) if isinstance(part, ast.Constant) else stands.get(ast.unparse(part.value), "\0")
+        for part in (node.values if isinstance(node, ast.JoinedStr) else ())
+        if isinstance(part, (ast.Constant, ast.FormattedValue))
+    )
+
+
 def _template(example: _Example, shown: str | None) -> _Template | None:
-    """The prompt of an example with {content} where placeholder and question stand, or the question alone."""
+    """The prompt of an example with {content} where placeholder and question stand, or the question alone.
+
+    It is that alone where the example leaves the rest to the checkpoint's tokenizer.
+    """
     prompt = next(
         (node for node in ast.walk(example.function) if isinstance(node, ast.JoinedStr) and "question" in _names(node)),
         None,
@@ -261,18 +351,12 @@ def _template(example: _Example, shown: str | None) -> _Template | None:
     if "placeholder" in _names(prompt) and (shown is None or shown not in strings(example.function)):
         return None
     stands = shown or ""
-    text = "".join(
-        str(part.value)
-        if isinstance(part, ast.Constant)
-        else {"question": "\0", "placeholder": stands}[ast.unparse(part.value)]
-        for part in prompt.values
-        if isinstance(part, (ast.Constant, ast.FormattedValue))
-    )
+    text = _text(prompt, {"placeholder": stands})
     content = re.search(re.escape(stands) + r"(\s*)\0", text)
-    whole = f"{text[: content.start()]}{{content}}{text[content.end() :]}" if content else ""
-    if content is None or whole == "{content}" or "{" in text or "}" in text:
+    whole = f"{text[: content.start()]}{_BARE}{text[content.end() :]}" if content else ""
+    if content is None or (whole == _BARE and not shown) or "{" in text or "}" in text:
         return None
-    return whole, content.group(1), example.at(prompt)
+    return _Template(whole, content.group(1), example.at(prompt))
 
 
 def _names(node: ast.JoinedStr) -> set[str]:

@@ -14,7 +14,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.sheet import SourceLine
 from scaffold.protocol.generations import GENERATIONS
 from scaffold.protocol.registry import MULTIMODAL, REGISTRY, RegisteredModel, read_registry, registry_lines
-from scaffold.protocol.tree import SourceTree, module_file
+from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import (
     FunctionNode,
     assigned_to,
@@ -172,7 +172,7 @@ def _names(tree: SourceTree, program: Program, owner: Owner) -> dict[str, bool]:
     found = {
         name: entry.table in _GENERATING
         for name, entry in named
-        if class_at(tree, program, f"{entry.dotted}.{entry.class_name}") == owner
+        if program.class_at(f"{entry.dotted}.{entry.class_name}") == owner
     }
     return {owner[1].name: any(found.values())} | found
 
@@ -225,22 +225,13 @@ def architectures(tree: SourceTree) -> list[str]:
     """Every architecture of the registry whose class is a multimodal model, in the registry's order."""
     program = Program(tree)
     listed = read_registry(tree).items()
-    owners = [(name, class_at(tree, program, f"{entry.dotted}.{entry.class_name}")) for name, entry in listed]
+    owners = [(name, program.class_at(f"{entry.dotted}.{entry.class_name}")) for name, entry in listed]
     return [name for name, owner in owners if owner is not None and _is_model(program, owner)]
 
 
 def _is_model(program: Program, owner: Owner) -> bool:
     """Whether a class is a multimodal model."""
     return program.method(owner, _EMBED) is not None and _processor(program, owner) is not None
-
-
-def class_at(tree: SourceTree, program: Program, dotted: str) -> Owner | None:
-    """The class of the tree with this path of its module and its name."""
-    module, _, name = dotted.rpartition(".")
-    path = module_file(tree, module)
-    home = program.module(path) if path else None
-    found = program.resolve(home, name) if home else None
-    return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
 
 def _architecture(tree: SourceTree, name: str) -> str:
@@ -258,7 +249,7 @@ def _architecture(tree: SourceTree, name: str) -> str:
 
 def _by_architecture(tree: SourceTree, program: Program, name: str) -> tuple[Owner, SourceLine]:
     entry = read_registry(tree)[name]
-    found = class_at(tree, program, f"{entry.dotted}.{entry.class_name}")
+    found = program.class_at(f"{entry.dotted}.{entry.class_name}")
     if entry.table != MULTIMODAL and (found is None or program.method(found, _EMBED) is None):
         message = f"`{name}` is not multimodal: the registry lists it under `{entry.table}`"
         help_text = "name a model with a vision encoder: only that can get encoder graphs"

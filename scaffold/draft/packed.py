@@ -14,7 +14,7 @@ from math import prod
 
 from scaffold.descriptor.port import VISUAL
 from scaffold.draft.common import line_of, pixel_keys, put_embeds, sizes_of_items, token_side
-from scaffold.draft.locate import Subject, class_at
+from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, put_columns, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
 from scaffold.draft.split import Entered, Grid, Tower, put_attention, put_budget, put_calls, slice_of
@@ -78,7 +78,7 @@ def _getting(batch: Batch, key: str, grid: Grid) -> Iterator[tuple[str, str, tup
 def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered], sheet: Sheet) -> None:
     first = next(iter(kept.values()))
     place, tree = first.place, subject.tree
-    cls = class_at(subject.tree, subject.program, first.calls[0].cls)
+    cls = subject.program.class_at(first.calls[0].cls)
     if cls is None:
         raise beyond(tree, place, f"the class of `self.{first.part}`, which gets the pixels, is not in the tree")
     if not first.merge:
@@ -119,7 +119,7 @@ def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
     if not any(isinstance(node, ast.keyword) and node.arg == "input_norm" for one in family for node in ast.walk(one)):
         return
     norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
-    owner = next((class_at(subject.tree, subject.program, call.cls) for call in norms), None)
+    owner = next((subject.program.class_at(call.cls) for call in norms), None)
     kept = subject.program.method(owner, "input_dtype") if owner is not None else None
     if kept is not None:
         place = SourceLine(kept[0].file, kept[2].lineno)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterator, Set
+from collections.abc import Collection, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan.file_plans import Fact, FilePlan
 from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
+from scaffold.protocol.listed import listed_models
 from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ class Entries:
     notes: tuple[Diagnostic, ...]
 
 
-def plan_entries(port: AnyPort, tree: SourceTree) -> Entries:
-    """The generation test, the docs row and the example, where the tree has the place and the descriptor the entry."""
+def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -> Entries:
+    """The generation test, the docs rows and the example, where the tree has the place and the descriptor the entry.
+
+    `heirs` are architectures that inherit the port: each has a row where vLLM's documentation names its models.
+    """
     files: list[FilePlan] = []
     facts: list[Fact] = []
     notes: list[Diagnostic] = []
@@ -42,8 +46,10 @@ def plan_entries(port: AnyPort, tree: SourceTree) -> Entries:
     if registry is not None and port.tests:
         files.append(plan_tests(port, registry))
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
+    others = [name for name in heirs if name != port.architecture]
+    named = [(name, row.families) for name in others for row in list(listed_models(tree, [name]))[:1]]
     if table is not None and port.docs_models:
-        files.append(plan_docs(port, table))
+        files.append(plan_docs(port, table, named))
         facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
     if examples is not None and port.examples:
         eager = _eager_examples(port, tree, examples)
@@ -102,13 +108,12 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
     yield AddDictEntry(registry.variable, test.key, entry)
 
 
-def plan_docs(port: AnyPort, table: TableAnchor) -> FilePlan:
-    cells = docs_row(port, table)
-    edits = (
-        ()
-        if any(row.architecture == port.architecture for row in table.rows)
-        else (AddTableRow(table.columns, cells[0], cells),)
-    )
+def plan_docs(port: AnyPort, table: TableAnchor, heirs: Sequence[tuple[str, Sequence[str]]] = ()) -> FilePlan:
+    """The rows that the table lacks: the port's, and those of its `heirs` with their models."""
+    named = [(port.architecture, port.docs_models), *heirs]
+    known = {row.architecture for row in table.rows}
+    rows = [docs_row(port, table, name, models) for name, models in named if name not in known]
+    edits = tuple(AddTableRow(table.columns, cells[0], cells) for cells in rows)
     return FilePlan(table.path, edits, "list the model as supported")
 
 
@@ -191,7 +196,7 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
     if budgets is not None and len(budgets) == 1:
         comments["compilation_config_overrides"] = (
             Code("One budget that covers the test images. The default ones double up to the"),
-            Code("largest input, and each captures a graph of the whole encoder."),
+            Code("context, and each captures a graph of the whole encoder."),
         )
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
@@ -201,14 +206,15 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
     return comments
 
 
-def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
-    """Cells of the model's row, in the table's own columns and marks."""
+def docs_row(port: AnyPort, table: TableAnchor, heir: str | None = None, models: Sequence[str] = ()) -> tuple[str, ...]:
+    """Cells of the port's row, or of an architecture that inherits it, in the table's own columns and marks."""
+    architecture, models = (port.architecture, port.docs_models) if heir is None else (heir, models)
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":
-            cells.append(f"`{port.architecture}`")
+            cells.append(f"`{architecture}`")
         elif column == "Models":
-            cells.append(", ".join(f"`{name}`" for name in port.docs_models))
+            cells.append(", ".join(f"`{name}`" for name in models))
         elif column in _MODALITY_COLUMNS:
             cells.append(table.yes if _MODALITY_COLUMNS[column] in port.tested_modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import AddImport, DropDefinition, Edit, PutMethods
 from scaffold.plan.leftovers import find_leftovers, find_tested
 from scaffold.protocol import find_model, find_subclasses
+from scaffold.protocol.registry import REGISTRY, read_registry
 from scaffold.render import render_template
 from scaffold.syntax import find_class, made_by
 from scaffold.tower.source import Program
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heirs:
-    """The edits, by file, that keep `model.optout` out, and what the user should know of all subclasses."""
+    """The edits, by file, that keep `model.optout` out, and what the user should know of all subclasses.
+
+    `architectures` are those of the registry that the port brings graphs: their classes inherit it and had none.
+    """
 
     edits: Mapping[str, tuple[Edit, ...]]
     notes: tuple[Diagnostic, ...]
+    architectures: tuple[str, ...]
 
 
 def plan_heirs(
@@ -55,7 +60,8 @@ def plan_heirs(
     of_base = [*_of_a_base(port, tree)]
     if of_base and not replace and tree.package is None:
         raise DiagnosticError([replace_fields(note, severity=Severity.ERROR) for note in of_base])
-    notes = [*of_base, *_notes(port, tree, plan.class_name, heirs)]
+    others = {heir: tower for heir in heirs if (tower := _other_tower(port, tree, plan.class_name, heir)) is not None}
+    notes = [*of_base, *_notes(port, tree, plan.class_name, heirs, others)]
     for heir in _overriding(tree, plan.way, heirs):
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
         if not replace:
@@ -71,12 +77,24 @@ def plan_heirs(
             continue
         tested = find_tested(tree, profile, find_model(tree, heir.path, heir.class_name), methods.brought)
         anchor, kept = tested.rest, tested.notes(tree)
-        others = [methods.source, *(edit.source for edit in plan.edits.get(heir.path, ()) if hasattr(edit, "source"))]
-        left = find_leftovers(tree, anchor, "", [*others, *(name for _, name in methods.imports)], tested.stays)
+        written = [methods.source, *(edit.source for edit in plan.edits.get(heir.path, ()) if hasattr(edit, "source"))]
+        left = find_leftovers(tree, anchor, "", [*written, *(name for _, name in methods.imports)], tested.stays)
         gone = (*anchor.protocol_methods, *left.methods)
         edits[heir.path] += [*left.typing, *(DropDefinition(name, heir.class_name) for name in gone), *left.edits]
         notes += [*kept, *left.notes]
-    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes))
+    served = [heir for heir in heirs if heir.class_name not in port.model.optout and heir not in others]
+    brought = tuple(_without_a_port(tree, served))
+    return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes), brought)
+
+
+def _without_a_port(tree: SourceTree, heirs: Iterable[Subclass]) -> Iterator[str]:
+    """The architectures of the registry whose class is one of the subclasses and has no graphs yet."""
+    program, places = Program(tree), {(heir.path, heir.class_name) for heir in heirs}
+    for name, entry in (read_registry(tree) if places and tree.exists(REGISTRY) else {}).items():
+        owner = program.class_at(f"{entry.dotted}.{entry.class_name}")
+        inherits = owner is not None and (owner[0].file, owner[1].name) in places
+        if owner is not None and inherits and program.method(owner, "get_encoder_cudagraph_config") is None:
+            yield name
 
 
 def _overriding(tree: SourceTree, way: Way | None, heirs: tuple[Subclass, ...]) -> Iterator[Subclass]:
@@ -111,20 +129,27 @@ def _of_a_base(port: AnyPort, tree: SourceTree) -> Iterator[Diagnostic]:
     )
 
 
-def _notes(port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...]) -> Iterator[Diagnostic]:
-    """The classes that inherit the port. Where it asks its tower for metadata, first those that have another tower."""
+def _other_tower(port: AnyPort, tree: SourceTree, tower: str | None, heir: Subclass) -> str | None:
+    """A subclass's own tower where the port asks its tower for metadata; None for the port's own."""
+    own = _own_tower(tree, heir, port.tower) if port.tower else None
+    return own if own != tower else None
+
+
+def _notes(
+    port: AnyPort, tree: SourceTree, tower: str | None, heirs: tuple[Subclass, ...], others: Mapping[Subclass, str]
+) -> Iterator[Diagnostic]:
+    """The classes that inherit the port, first the `others`, which have a tower of their own."""
     same: list[str] = []
     for heir in heirs:
         if heir.class_name in port.model.optout:
             continue
         name = f"{heir.class_name} ({heir.path}:{heir.line})"
-        own = _own_tower(tree, heir, port.tower) if port.tower else None
-        if own in (None, tower):
+        if heir not in others:
             same.append(name)
             continue
         yield Diagnostic(
             "VCG428",
-            f"{name} inherits the port and has a tower of its own: {own} instead of {tower}",
+            f"{name} inherits the port and has a tower of its own: {others[heir]} instead of {tower}",
             port.span("model.class"),
             f"a capture calls its metadata method with what {tower} takes: port it as well, or list it under "
             "model.optout",

@@ -77,7 +77,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         *tower.evidence,
         *check_processor(port, tree),
     ]
-    entries = plan_entries(port, tree)
+    entries = plan_entries(port, tree, heirs.architectures)
     files += entries.files
     facts += entries.facts
     notes += entries.notes

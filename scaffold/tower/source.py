@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from scaffold.diagnostics import DiagnosticError, Span
-from scaffold.protocol.tree import SourceTree
+from scaffold.protocol.tree import SourceTree, module_file
 from scaffold.syntax import (
     FunctionNode,
     SourceLines,
@@ -173,6 +173,14 @@ class Program:
         node = module.top_classes.get(name)
         assert node is not None, name
         return module, node
+
+    def class_at(self, dotted: str) -> Owner | None:
+        """The class of the tree with this path of its module and its name."""
+        module, _, name = dotted.rpartition(".")
+        path = module_file(self._tree, module)
+        home = self.module(path) if path else None
+        found = self.resolve(home, name) if home else None
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
     def resolve(self, module: Module, name: str) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
         """The class or function that `name` means in `module`, following imports inside the tree.

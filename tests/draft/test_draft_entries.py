@@ -16,13 +16,17 @@ pytestmark = pytest.mark.trees
 
 def drafted(tree, architecture, placeholder="<image>", numbers=(), single=False):
     """The test of a draft that serves images, and its example; each may be missing."""
+    entries = integration(tree, architecture, placeholder, numbers, single)
+    return entries.get("test"), entries.get("example")
+
+
+def integration(tree, architecture, placeholder="<image>", numbers=(), single=False):
     sheet, said = Sheet({}), {} if placeholder is None else {"image": placeholder}
     if single:
         sheet.put("explicit.single", True)
     run = Recording("", "", {}, (), (), dict(numbers), said, (), (), {})
     draft_integration(sheet, locate(tree, architecture), ("image",), run)
-    entries = (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
-    return entries.get("test"), entries.get("example")
+    return (yaml.safe_load(sheet.text([])) or {}).get("integration", {})
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,76 @@ def test_a_test_fits_its_machine_and_loads_its_class(architecture, length, overr
 def test_a_test_asks_for_no_more_context_than_was_seen(numbers, single, length, release_tree):
     test, _ = drafted(release_tree("0.33.0"), "Blip2ForConditionalGeneration", numbers=numbers, single=single)
     assert (test["model"], test.get("max_model_len")) == ("Salesforce/blip2-opt-2.7b", length)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "single", "budget"),
+    [
+        ("Blip2ForConditionalGeneration", True, 4096),
+        ("Ovis2_5", False, 4096),
+        # Its example's 8192 tokens hold two of its largest images, of 13 tiles with 256 tokens.
+        ("InternS1ForConditionalGeneration", False, 4096),
+        ("Llama4ForConditionalGeneration", False, 4096),  # 10240, half of which is no power of two
+        ("BeeForConditionalGeneration", False, 8192),  # 16384, and no budget exceeds the tokens of a step
+        ("BagelForConditionalGeneration", True, None),  # 4900 tokens an image: one graph by default
+    ],
+)
+def test_a_test_captures_one_graph(architecture, single, budget, release_tree):
+    test, _ = drafted(release_tree("0.33.0"), architecture, single=single)
+    assert test.get("compilation_overrides") == (budget and {"encoder_cudagraph_token_budgets": [budget]})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key"),
+    [
+        ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni"),
+        ("Gemma3nForConditionalGeneration", "gemma3n"),
+        ("PaddleOCRVLForConditionalGeneration", "paddleocr_vl"),  # Paddle-OCR; the example is called like the file
+        ("Gemma4ForConditionalGeneration", "gemma4_mm"),  # vLLM's entry `gemma4` is there
+        ("Phi3VForCausalLM", "phi3v"),
+    ],
+)
+def test_a_key_is_as_short_as_those_around_it(architecture, key, release_tree):
+    assert drafted(release_tree("0.33.0"), architecture)[0]["key"] == key
+
+
+def test_a_template_of_the_test_file_serves_where_an_example_of_the_model_writes_it(release_tree):
+    """Qwen3-Omni's example puts a system prompt in front, whose text is a variable."""
+    tree, pad = release_tree("0.33.0"), "<|vision_start|><|image_pad|><|vision_end|>"
+    file, name = "examples/generate/multimodal/qwen3_omni/only_thinker.py", "Qwen3OmniMoeForConditionalGeneration"
+    test, _ = drafted(tree, name, pad)
+    assert test["template"] == {
+        "name": "qwen_vl_chat_template",
+        "text": "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+    }
+    assert test["image_prompt"] == f"{pad}What is in this image?"
+    # Neither other tokens nor another model's example say anything of its prompt.
+    other = tree.read(file).replace("<|im_end|>", "<|end|>")
+    assert "template" not in drafted(tree.with_files({file: other.encode()}), name, pad)[0]
+    several = f"{tree.read(file)}\nOTHER = 'Qwen/Qwen2-VL-2B-Instruct'\n"
+    assert "template" not in drafted(tree.with_files({file: several.encode()}), name, pad)[0]
+    assert "template" not in drafted(tree, name, "<|image|>")[0]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "placeholder"), [("InternS1ForConditionalGeneration", "<IMG_CONTEXT>"), ("NVLM_D", "<image>")]
+)
+def test_a_question_stands_where_the_example_puts_it(architecture, placeholder, release_tree):
+    """Their examples give the checkpoint's tokenizer placeholder, line break and question."""
+    test, _ = drafted(release_tree("0.33.0"), architecture, placeholder)
+    assert (test["image_prompt"], test.get("template")) == (f"{placeholder}\nWhat is in this image?", None)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "models"),
+    [
+        ("InklingForConditionalGeneration", ["Inkling"]),  # of thinkingmachines/Inkling-NVFP4
+        ("DeepseekV41ForCausalLM", ["DeepSeek-V4.1-Flash"]),  # as vLLM's own row says
+        ("ClefFlashForJointSchema", None),  # it only pools
+    ],
+)
+def test_a_model_that_no_table_lists_is_called_like_its_checkpoint(architecture, models, release_tree):
+    assert integration(release_tree("0.33.0"), architecture).get("docs") == (models and {"models": models})
 
 
 @pytest.mark.parametrize(

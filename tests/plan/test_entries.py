@@ -21,8 +21,9 @@ from scaffold.edit import apply_edits
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan import entries
 from scaffold.plan.entries import chat_template, docs_row, plan_docs, plan_entries, plan_examples, plan_tests, wrapped
-from scaffold.protocol import RegistryAnchor, find_docs_table, find_example_list, find_test_registry
-from scaffold.workflow import load_port
+from scaffold.plan.planner import plan_changes
+from scaffold.protocol import RegistryAnchor, find_docs_table, find_example_list, find_test_registry, read_protocol
+from scaffold.workflow import load_port, prepare_port
 
 LONG = "<|vision_start|><|image_pad|><|vision_end|>What is in this image? Describe it in two sentences, please."
 
@@ -225,6 +226,55 @@ def test_docs_row_that_is_there_is_left_alone(release_tree):
     assert table is not None
 
     assert plan_docs(load_port("internvl"), table).edits == ()
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(
+    ("release", "model", "changes", "listed"),
+    [
+        ("0.33.0", "paligemma", {}, ["PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"]),
+        ("0.33.0", "paligemma", {"model.optout": ["ColPaliModel"]}, ["PaliGemmaForConditionalGeneration"]),
+        # Its class is a base of the one that the registry has under the same name.
+        ("0.22.0", "minicpmv", {}, ["MiniCPMV", "MiniCPMO"]),
+        # GLM-OCR has a tower of its own, which a capture would not fit.
+        (
+            "0.22.0",
+            "glm4_1v",
+            {"model.optout": None},
+            ["Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"],
+        ),
+        # JinaVL is in vLLM's documentation under the name of another class.
+        ("0.20.0", "qwen2_vl", {}, ["Qwen2VLForConditionalGeneration", "Tarsier2ForConditionalGeneration"]),
+        # vLLM's own port is inherited already: whether the table has those classes is its maintainers' choice.
+        ("0.33.0", "qwen3_vl", {}, []),
+    ],
+)
+def test_classes_that_inherit_the_port_have_rows_where_vllm_names_their_models(
+    release_tree, release, model, changes, listed
+):
+    tree = release_tree(release)
+    profile = read_protocol(tree)
+
+    plan = plan_changes(port_of(model, changes), tree, profile, replace=release == "0.33.0" and model == "qwen3_vl")
+
+    (docs,) = (file for file in plan.files if file.path.endswith("cuda_graphs_multimodal.md"))
+    rows = [edit for edit in docs.edits if isinstance(edit, AddTableRow)]
+    assert [row.row_key.strip("`") for row in rows] == listed
+    assert len({row.cells[2:] for row in rows}) == bool(rows)  # what an heir serves is what the port serves
+    assert all(row.cells[1].startswith("`") for row in rows)
+
+
+@pytest.mark.trees
+def test_a_second_run_plans_no_row_of_an_heir(release_tree):
+    tree, port = release_tree("0.33.0"), load_port("paligemma")
+    prepared = prepare_port(port, tree)
+    ported = tree.with_files({file.path: file.after for file in prepared.changed})
+
+    plan = plan_changes(port, ported, read_protocol(ported))
+
+    assert [file.path for file in plan.files if file.edits and file.path.endswith(".md")] == []
+    text = ported.read("docs/design/cuda_graphs_multimodal.md")
+    assert "| `ColPaliForRetrieval` | `ColPali` | ✅︎ | ❌︎ | ❌︎ |\n" in text
 
 
 @pytest.mark.trees
