@@ -213,7 +213,7 @@ class _Method:
         return "\n".join(self.lines) + "\n"
 
     def is_bare(self, node: ast.stmt) -> bool:
-        """Whether no comment stands above a statement."""
+        """Whether no comment is above a statement."""
         return not self.lines[node.lineno - self.first - 1].lstrip().startswith("#")
 
     def lines_of(self, nodes: Sequence[ast.stmt]) -> list[str]:

@@ -33,7 +33,7 @@ def prove_extraction(
     The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `x, y = self.FIRST(z)`
     becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree, where
-    a statement that computes sizes stands before the first one that has a variable of it.
+    a statement that computes sizes is before the first one that has a variable of it.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """

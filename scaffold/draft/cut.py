@@ -20,6 +20,7 @@ from scaffold.descriptor.port import MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
+from scaffold.draft.left import read_inside
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
 from scaffold.draft.sheet import Candidate, Sheet, SourceLine
@@ -208,7 +209,7 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     dialect = dialect_of(subject.tree)
     # Where the protocol names no paths, an item may not be without tokens.
     named = dialect is not None and dialect.paths is Paths.NAMED
-    found = _extracted(subject, site, after) if named else None
+    found = _extracted(subject, batches, site, after, single) if named else None
     if found is None:
         return
     held, follows, reads = found
@@ -225,10 +226,13 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
 
 
-def _extracted(subject: Subject, site: Site, after: str) -> tuple[Call, str | None, tuple[str, ...]] | None:
+def _extracted(
+    subject: Subject, batches: Sequence[Batch], site: Site, after: str, single: bool
+) -> tuple[Call, str | None, tuple[str, ...]] | None:
     """The largest call that a graph can hold, the name of what follows it, and what that reads beside features.
 
-    It tries the largest call first, and no method for the statements behind it before one.
+    It tries the largest call first, and no method for the statements behind it before one. Where an item is a `single`
+    unit, and they read nothing beside features, a graph holds them, too: none may that reads the host's memory.
     """
     tree, encoder, entry = subject.tree, parse_call(site.text), parse_call(site.entry)
     way = way_to(subject, [site.entry], encoder)
@@ -239,7 +243,11 @@ def _extracted(subject: Subject, site: Site, after: str) -> tuple[Call, str | No
         for name in (None, *find_tails(tree, family, way), after):
             with suppress(DiagnosticError):
                 found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, beside))
-                if isinstance(found, Extraction):
+                if not isinstance(found, Extraction):
+                    continue
+                whole = single and name is not None and not found.arguments
+                left = any(batch.left for batch in batches) if whole else read_inside(batches, call.python())
+                if not left:
                     return call, name, found.arguments
     return None
 

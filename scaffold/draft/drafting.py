@@ -13,6 +13,7 @@ from scaffold.draft.crops import draft_crops
 from scaffold.draft.cut import draft_cut
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
+from scaffold.draft.left import left_out, refuse_left
 from scaffold.draft.locate import Subject, locate, registered_name, unfollowed_bases
 from scaffold.draft.loop import draft_layers, draft_loop
 from scaffold.draft.numbers import put_width
@@ -83,6 +84,7 @@ def draft_descriptor(
         if found:
             sheet.put("layout", name, why=why)
             _put_rest(subject, recording, sheet)
+            refuse_left(subject, recording, sheet)
         refused += sheet.obstacles
         if found and not sheet.obstacles:
             return _finished(subject, recording, sheet)
@@ -187,6 +189,7 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
         tuple(key for key in sheet.answers if key not in asked),
         (
             *_beyond_context(subject, recording, sheet),
+            *left_out(subject, recording, sheet),
             *omitted(subject, recording, sheet.pixels, sheet.value("layout")),
             *(
                 replace(one, message=f"{one.message}. What it overrides was not looked at", severity=Severity.WARNING)

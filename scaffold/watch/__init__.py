@@ -4,9 +4,9 @@ A `Recording` is a value that crosses a process boundary as JSON. `Recorder` mak
 (`scaffold.watch.recorder`, which needs torch). Nothing here judges: what a call means is for its readers.
 """
 
-from scaffold.watch.recording import Batch, Call, Field, Frame, Leaf, Place, Recording, Repeated, Source
+from scaffold.watch.recording import Batch, Call, Field, Frame, Leaf, Left, Place, Recording, Repeated, Source
 from scaffold.watch.shown import show_recording
 
 __all__ = [
-    "Batch", "Call", "Field", "Frame", "Leaf", "Place", "Recording", "Repeated", "Source", "show_recording",
+    "Batch", "Call", "Field", "Frame", "Leaf", "Left", "Place", "Recording", "Repeated", "Source", "show_recording",
 ]  # fmt: skip

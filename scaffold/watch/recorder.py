@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaffold.watch.recording import Batch, Call, Field, Frame, Leaf, Place, Repeated, Source
+from scaffold.watch.recording import Batch, Call, Field, Frame, Leaf, Left, Place, Repeated, Source
 
 #: Elements of an integer tensor, or numbers in lists, whose values are kept; depth of values inside values.
 _FEW, _DEEP = 256, 4
@@ -36,6 +36,12 @@ class Recorder:
     root: Path
     on_device: Callable[[torch.Tensor], bool]
     unwatched: Callable[[], AbstractContextManager[None]]
+    _run: _Run | None = None
+
+    def left(self, name: str, made: str, moved: bool) -> None:
+        """Note a read of a tensor that the loader leaves on the host, and whether what is read gets to the device."""
+        if self._run is not None:
+            self._run.note_left(name, made, moved)
 
     def repeated(self) -> tuple[Repeated, ...]:
         """The lists and sequences of parts of one class."""
@@ -85,7 +91,7 @@ class Recorder:
         self, modality: str, items: Sequence[Any], inputs: Mapping[str, Any], fields: Mapping[str, Any]
     ) -> Batch:
         """One call of `embed_multimodal`; `fields` are the processor's configurations by the names of inputs."""
-        run = _Run(self, inputs)
+        run = self._run = _Run(self, inputs)
         with self.unwatched():
             given = tuple(run.leaves("", dict(inputs)))
         with torch.inference_mode(), run.watched():
@@ -99,6 +105,7 @@ class Recorder:
                 tuple(run.frames),
                 tuple(run.calls),
                 tuple(run.leaves("", list(results))),
+                tuple(run.left()),
             )
 
 
@@ -118,6 +125,9 @@ class _Run:
     _parts: dict[int, str] = field(default_factory=dict)
     #: Functions that wait for a call, each with the index of the frame that called it.
     _waited: dict[FrameType, int] = field(default_factory=dict)
+    #: Tensors that the loader leaves on the host with the parts and methods that read them, and those that are moved.
+    _left: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
+    _moved: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._parts = {id(part): name for name, part in self.recorder.host.named_modules()}
@@ -174,6 +184,23 @@ class _Run:
             with self.recorder.unwatched():
                 self.frames[index] = replace(self.frames[index], results=tuple(self.leaves("", result)))
                 self._alive.append(result)
+
+    def note_left(self, name: str, made: str, moved: bool) -> None:
+        inside = self._left.setdefault((name, made), {})
+        if moved:
+            self._moved.add((name, made))
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            owner, method = frame.f_locals.get("self"), frame.f_code.co_name
+            if id(owner) in self._parts and self._file(frame) is not None:
+                part = ".".join(filter(None, ("self", self._parts[id(owner)])))
+                inside[part if method == "forward" else f"{part}.{method}"] = None
+            frame = frame.f_back
+
+    def left(self) -> Iterator[Left]:
+        for one, inside in self._left.items():
+            if one in self._moved:
+                yield Left(*one, tuple(inside))
 
     # -- frames --------------------------------------------------------------------------------------------------------
 

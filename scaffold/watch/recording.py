@@ -132,6 +132,19 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A parameter or buffer that vLLM's loader leaves on the host, and that gets to the device in a batch.
+
+    `made` is the line that made it. `inside` are the parts and methods of the model that run while it, or what is
+    computed of it, is read: `self.embed_multimodal`, `self.positions`.
+    """
+
+    of: str
+    made: str
+    inside: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One call of `embed_multimodal` on `items`. `calls` are in their order, `results` the embeddings of the items."""
 
@@ -142,6 +155,7 @@ class Batch:
     frames: tuple[Frame, ...]
     calls: tuple[Call, ...]
     results: tuple[Leaf, ...]
+    left: tuple[Left, ...] = ()
 
     def given(self, key: str) -> list[Leaf]:
         """The tensors of an input: itself, or those in it."""

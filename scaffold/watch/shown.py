@@ -41,6 +41,7 @@ def _batch(batch: Batch) -> Iterator[str]:
             yield f"{indent}#{number} {call.part}: {_short(call.cls)}({_all(call.arguments)})"
             yield f"{indent}{' ' * len(str(number))}= {_all(call.results)}"
     yield f"  embeddings: {_all(batch.results)}"
+    yield from (f"  left on the host by vLLM's loader: {one.of} ({one.made})" for one in batch.left)
 
 
 def _frame(frame: Frame) -> str:

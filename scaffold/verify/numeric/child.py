@@ -138,6 +138,7 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
     lab = Lab([request["root"]])
     lab.place_model(host)
     recorder = Recorder(host, Path(request["root"]), lab.on_device, lab.switched_off)
+    lab.on_left = recorder.left
     batches, missing = [], dict(recipe.missing)
     for modality in recipe.modalities:
         sizes = recipe.sizes(modality)

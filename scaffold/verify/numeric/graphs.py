@@ -37,7 +37,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaffold.verify.numeric.cpu_imports import PYTHON_OPERATORS
-from scaffold.verify.numeric.reports import ObservedHazard
+from scaffold.verify.numeric.left import left_on_host
+from scaffold.verify.numeric.reports import LEFT, ObservedHazard
 
 #: Stands for the GPU: not equal to `torch.device("cpu")`, and accepted by every factory function.
 DEVICE = torch.device("cpu", 0)
@@ -72,8 +73,12 @@ class Lab:
     def __init__(self, tree_roots: Iterable[str]) -> None:
         self._tree_prefixes = tuple(root.rstrip(os.sep) + os.sep for root in tree_roots)
         self._device_storages: dict[int, StorageWeakRef] = {}
+        #: Tensors that the loader leaves on the host, and results of these: the tensor's name and where it is made.
+        self._left: dict[int, tuple[StorageWeakRef, tuple[str, str]]] = {}
         self._hazards: Counter[tuple[str, str, str, str]] = Counter()
         self._internal = 0
+        #: Told of each read of such a tensor, by name and line, and of whether what is read gets to the device.
+        self.on_left: Callable[[str, str, bool], None] = lambda name, made, moved: None
         self.graph: EmulatedGraph | None = None
         self.pending_device = False
 
@@ -87,9 +92,16 @@ class Lab:
         return tensor
 
     def place_model(self, host: torch.nn.Module) -> None:
-        """Declare that a model was made on the device: its memory, and what its modules kept of where it lies."""
-        for tensor in (*host.parameters(), *host.buffers()):
-            self.place(tensor)
+        """Declare that a model was made on the device: its memory, and what its modules kept of where it lies.
+
+        A tensor that vLLM's loader leaves on the host stays there.
+        """
+        left = left_on_host(host)
+        for name, tensor in (*host.named_parameters(), *host.named_buffers()):
+            if name in left:
+                self._leave(tensor, (name, left[name]))
+            else:
+                self.place(tensor)
         for module in host.modules():
             kept = [name for name, value in vars(module).items() if isinstance(value, torch.device)]
             # MoonViT keeps the platform's name of it, which is the host's here, and makes its table of angles there.
@@ -103,9 +115,33 @@ class Lab:
     def on_device(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._device_storages
 
+    def _leave(self, tensor: torch.Tensor, origin: tuple[str, str]) -> None:
+        storage = tensor.untyped_storage()
+        self._left[storage._cdata] = StorageWeakRef(storage), origin
+
+    def read_left(self, tensors: Iterable[torch.Tensor], *, moved: bool) -> tuple[str, str] | None:
+        """The name and line of what the loader left on the host, if one of these was computed of it."""
+        if not self._left:
+            return None
+        found = (self._left.get(tensor.untyped_storage()._cdata) for tensor in tensors)
+        origin = next((entry[1] for entry in found if entry is not None), None)
+        if origin is not None:
+            self.on_left(*origin, moved)
+        return origin
+
+    def follow_left(self, inputs: Iterable[torch.Tensor], result: Any) -> None:
+        """The result that the host computes of such a tensor is there for the same reason."""
+        if (origin := self.read_left(inputs, moved=False)) is not None:
+            for tensor in tensors_in(result):
+                self._leave(tensor, origin)
+
     # -- hazards ---------------------------------------------------------------------------------------------------
 
-    def note(self, kind: str, operation: str) -> None:
+    def note(self, kind: str, operation: str, of: Iterable[torch.Tensor] = ()) -> None:
+        """Note a hazard, `of` the tensors on the host that get to the device in it."""
+        left = self.read_left(of, moved=True)
+        if left is not None:
+            kind, operation = LEFT, f"{operation} of `{left[0]}`, which vLLM's loader leaves there ({left[1]})"
         stage = "capture" if self.graph is not None else "run"
         self._hazards[(kind, operation, self._where(), stage)] += 1
 
@@ -132,7 +168,9 @@ class Lab:
         return None
 
     def hazards(self) -> tuple[ObservedHazard, ...]:
-        return tuple(ObservedHazard(*key, count=count) for key, count in sorted(self._hazards.items()))
+        """All that were noted. A tensor of the model's own is first: it may be why there are others."""
+        ordered = sorted(self._hazards.items(), key=lambda one: (one[0][0] != LEFT, one))
+        return tuple(ObservedHazard(*key, count=count) for key, count in ordered)
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
@@ -300,6 +338,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                     lab.place(tensor)
             if lab.graph is not None:
                 lab.graph.record(func, args, kwargs, result)
+        else:
+            lab.follow_left(inputs, result)
         return result
 
     def _judge(
@@ -309,11 +349,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         lab = self._lab
         host = [tensor for tensor in inputs if tensor.ndim > 0 and not lab.on_device(tensor)]
         if host and name not in _CROSSES_DEVICES:
-            lab.note("placement", f"{name} of device and host tensors")
+            lab.note("placement", f"{name} of device and host tensors", host)
         if lab.graph is None:
+            lab.read_left(host, moved=True)
             return
         if host:
-            lab.note("copy in capture", name)
+            lab.note("copy in capture", name, host)
         if name == "aten::index" and not any(
             tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors_in((args[1:], kwargs))
         ):
@@ -393,7 +434,7 @@ class _Placement(TorchFunctionMode):  # type: ignore[misc]
         result = func(*args, **kwargs)
         # There is nothing to copy into an empty tensor, such as a cache of transformers before its first token.
         if to_device and not source_on_device and self._lab.graph is not None and result.numel():
-            self._lab.note("copy in capture", f"torch.{name}")
+            self._lab.note("copy in capture", f"torch.{name}", tensors_in(args))
         if to_device or (source_on_device and kwargs.get("device") is None):
             self._lab.place(result)
         return result
@@ -419,7 +460,9 @@ class _Placement(TorchFunctionMode):  # type: ignore[misc]
             named = {key: HOST if _names_device(value) else value for key, value in kwargs.items()}
             return tensor if name in ("cpu", "cuda") else func(tensor, *plain, **named)
         if lab.graph is not None:
-            lab.note("copy in capture" if target else "host sync", f"Tensor.{name}")
+            lab.note("copy in capture" if target else "host sync", f"Tensor.{name}", [tensor] if target else ())
+        elif target:
+            lab.read_left([tensor], moved=True)
         with lab.unwatched():
             plain = tuple(HOST if _names_device(value) else value for value in args[1:])
             named = {key: HOST if _names_device(value) else value for key, value in kwargs.items()}

@@ -284,6 +284,8 @@ def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, A
     """The tiny host in evaluation mode on the device, and its configuration."""
     import torch
 
+    from scaffold.verify.numeric.left import move_as_loaded
+
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(machine.dtype)
@@ -293,7 +295,7 @@ def build(machine: Machine, recipe: Any, host_class: str | None) -> tuple[Any, A
     finally:
         torch.set_default_dtype(before)
     config.model_config.dtype = machine.dtype
-    return host.to(machine.device).eval().requires_grad_(False), config
+    return move_as_loaded(host, machine.device).eval().requires_grad_(False), config
 
 
 def compare_all(

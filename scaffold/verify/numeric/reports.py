@@ -20,6 +20,8 @@ TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tai
 ROUND_UP = "the capture must round up"
 FROZEN = "but max_seqlen was frozen at"
 SECTIONS = "FlashInfer's offsets are two sections in one tensor"
+#: A hazard of a model's own tensor (`scaffold.verify.numeric.left`).
+LEFT = "left on the host"
 #: How the names of variables begin that decide which code Python and the system find.
 SEARCHED = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "LD_", "DYLD_")
 #: The same of all that reach a tree in the CPU lab: it needs them to find programs, libraries and folders. Others could
@@ -195,8 +197,8 @@ def _property(name: str, modality: str, checks: Sequence[Check]) -> Property:
 class ObservedHazard:
     """Something that a real capture refuses or silently freezes. `where` is `file:line` inside the tree.
 
-    `kind` is `host sync`, `dynamic shape`, `copy in capture` or `placement`; `stage` is `capture`, or `run` for what is
-    wrong outside a capture too.
+    `kind` is `host sync`, `dynamic shape`, `copy in capture`, `placement` or `left on the host`; `stage` is `capture`,
+    or `run` for what is wrong outside a capture too.
     """
 
     kind: str
@@ -402,6 +404,7 @@ _HAZARD_CODES = {
     "dynamic shape": "VCG652",
     "copy in capture": "VCG653",
     "placement": "VCG653",
+    LEFT: "VCG671",
 }
 
 #: So many of the comparisons that fail like another one are named.
@@ -421,6 +424,8 @@ _HELP = {
     "(docs/verify.md), and name it with --recipe",
     "VCG661": "call the encoder inside the tower, not the data-parallel wrapper: the manager shards items itself",
     "VCG670": "add `gates: {modalities: not self.use_data_parallel}` to the descriptor, or what the class calls it",
+    "VCG671": "let the graph hold a call that ends before that line (without `explicit` that is `forward.call`), or "
+    "let the model make the tensor with `torch.as_tensor`: it follows the loader's device",
     "VCG662": "clamp the minimum token budget to the maximum",
     "VCG654": "mend the line that is named last; it ran while the manager captured, selected items or filled buffers",
     "VCG666": "send a batch eagerly when its frames exceed the captured number of attention sequences",

@@ -27,6 +27,7 @@ from scaffold.verify.numeric.automatic.configuration import (
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 from scaffold.verify.numeric.cpu_imports import of_tree
+from scaffold.verify.numeric.left import loading
 from scaffold.verify.numeric.recipes.base import ENCODER_MODE
 
 #: Larger hosts take minutes, or more memory than a test machine has.
@@ -261,12 +262,14 @@ def build_host(cls: Any, config: Any, tokenizer: Any, small: bool = True) -> nn.
     host: nn.Module = cls.__new__(cls)
     if not isinstance(host, cls):
         raise TypeError(f"{cls.__name__} makes an object of another class, {type(host).__name__}")
-    try:
-        host.__init__(vllm_config=config, prefix="")
-    except Exception:
-        # Some hosts look into their language model at the end. Their towers exist then.
-        if not (getattr(host, "_tower_model_names", None) and getattr(host, "_language_model_names", None)):
-            raise
+    with loading() as made:
+        try:
+            host.__init__(vllm_config=config, prefix="")
+        except Exception:
+            # Some hosts look into their language model at the end. Their towers exist then.
+            if not (getattr(host, "_tower_model_names", None) and getattr(host, "_language_model_names", None)):
+                raise
+    made.keep(host)
     for name, parameter in list(host.named_parameters()):
         if parameter.device.type == "meta":
             owner, _, leaf = name.rpartition(".")

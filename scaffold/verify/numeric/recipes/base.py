@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from scaffold.tower import adapt
+from scaffold.verify.numeric.left import loading
 
 #: Tiny sizes of a tower and of a language model, by the names that most classes of configurations have for them.
 TOWER = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -118,8 +119,9 @@ class Recipe(ABC):
         modules = [sys.modules[cls.__module__]]
         if self.made_in:
             modules.append(import_module(f"vllm.model_executor.models.{self.made_in}"))
-        with without_language_model(modules, self.stand_ins):
+        with without_language_model(modules, self.stand_ins), loading() as made:
             host = cls(vllm_config=config, prefix="")
+        made.keep(host)
         if host_class is not None:
             self.adapt(host, host_class, config)
         _answer_processing_info(cls, config, self.video_frames)
