@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.cut.hoist import method_lines
-from scaffold.cut.result import find_change, gives_copies
+from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
@@ -74,7 +74,7 @@ class Extraction:
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
-    `split`: it takes the features of each item, else those of the batch. `copies`: no result is a view of them.
+    `split`: it takes the features of each item, else those of the batch.
     `regroups`: the model takes an axis of the pixels away, if there is one. A graph holds `held`, an expression of
     `pixel_values`, which may be None by its type where that is `optional`; `returns` is the type of what `after` gives.
     """
@@ -91,7 +91,6 @@ class Extraction:
     prepared: Prepared | None = None
     unpacked: tuple[str, str] | None = None
     place: int = 0
-    copies: bool = False
     optional: bool = False
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
@@ -307,7 +306,6 @@ class _Extractor:
             ast.unparse(cut.function.returns) if cut is not None and cut.function.returns else "",
             unpacked=self.unpacked,
             place=place,
-            copies=cut is not None and gives_copies(self._following(cut)),
             optional=self._may_be_none(held[0]),
         )
 
@@ -370,11 +368,6 @@ class _Extractor:
         if sorted(given) != sorted([*live, features]) or takes != ["self", *given]:
             raise _Misfit(method, f"`{self.form.after}` calls its parameters otherwise than `{method.function.name}`")
         return [name for name in given if name != features], given.index(features)
-
-    def _following(self, method: _Method) -> list[ast.stmt]:
-        """The last statements, or those of the method of the model that they call."""
-        own = [node.body for node in self.functions if self._is_cut(method) and node.name == self.form.after]
-        return own[0] if own else method.function.body[method.tail or 0 :]
 
     def _sunk(self, method: _Method) -> list[ast.Assign]:
         """The statements before the encoder's call that compute sizes for the last statements alone, on the host."""

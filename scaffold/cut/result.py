@@ -1,13 +1,10 @@
-"""Whether what an entry makes reaches the caller of `embed_multimodal` as it is, and what is a copy of it."""
+"""Whether what an entry makes reaches the caller of `embed_multimodal` as it is."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Sequence
 
 from scaffold.syntax import FunctionNode, assigned_to
-from scaffold.tower.names import stores
 
 #: Calls that make a sequence of embeddings, methods that add embeddings to one, and calls that ask about them.
 _SEQUENCES = ("tuple", "list")
@@ -38,46 +35,6 @@ def find_change(function: FunctionNode, entry: str) -> ast.AST | None:
             names.add(name)
             pending += [use for use in uses.parents if isinstance(use, ast.Name) and use.id == name]
     return None
-
-
-def gives_copies(statements: Sequence[ast.stmt]) -> bool:
-    """Whether the tensors that statements return, perhaps in a sequence, are none that they got, nor views of these."""
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    made: dict[str, list[ast.expr | None]] = {}
-    for node in nodes:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                made.setdefault(name, []).append(value)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value]):
-                made.setdefault(name, []).append(value)
-            case ast.Attribute(value=ast.Name(id=name), attr=attr) if attr != "append":
-                made.setdefault(name, []).append(None)  # a method may add to it
-    assigned = Counter(
-        name.id
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        for name in assigned_to(node)
-        if isinstance(name, ast.Name)
-    )
-    stored = Counter(name for statement in statements for name in stores(statement))
-
-    def is_copy(node: ast.expr | None, seen: frozenset[str] = frozenset()) -> bool:
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="cat" | "stack")):
-                return True
-            case ast.Call(func=ast.Name(id=called), args=[value]) if called in _SEQUENCES:
-                return is_copy(value, seen)
-            case ast.ListComp(elt=value) | ast.GeneratorExp(elt=value):
-                return is_copy(value, seen)
-            case ast.List(elts=values) | ast.Tuple(elts=values):
-                return all(is_copy(value, seen) for value in values)
-            case ast.Name(id=name) if name not in seen:
-                known = 0 < stored[name] == assigned[name]
-                return known and all(is_copy(value, seen | {name}) for value in made.get(name, [None]))
-        return False
-
-    returned = [node.value for node in nodes if isinstance(node, ast.Return)]
-    return bool(returned) and all(is_copy(value) for value in returned)
 
 
 class _ChangedError(Exception):

@@ -357,8 +357,6 @@ class UnitsView(View):
     unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
-    #: Whether these are tensors of their own, no views of the features.
-    copies: bool
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
@@ -1118,7 +1116,6 @@ def _units(
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
         parses=parses,
-        copies=extraction.copies,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
             UnitBuffer(

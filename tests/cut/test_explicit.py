@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -503,6 +504,31 @@ def test_sizes_are_computed_again(scale: str, handed: str, release_tree: Any) ->
 
 
 @pytest.mark.parametrize(
+    ("above", "between", "moved"),
+    [
+        ("", "", True),
+        ("        # As many as there are images.\n", "", False),
+        ("", "        assert shapes\n", False),
+        ("", "        assert count\n", False),
+    ],
+)
+def test_a_size_for_what_follows_alone_is_computed_there(
+    above: str, between: str, moved: bool, release_tree: Any
+) -> None:
+    """So it stands in the model's code once. A comment belongs to it, and a variable of it may change on the way."""
+    encode = "        patch_embeddings = self._process_image_pixels(image_input)\n"
+    tree = with_code(
+        release_tree(RELEASE),
+        encode,
+        f"        shapes = image_input['image_sizes']\n{above}        count = len(shapes)\n\n{between}{encode}"
+        "        patch_embeddings = [count * part for part in patch_embeddings]\n",
+    )
+    nodes = ast.walk(ast.parse(ported_text(tree, load_port("llava_next"))))
+    owners = {node.name for node in nodes if isinstance(node, ast.FunctionDef) and "count = len" in ast.unparse(node)}
+    assert owners == {"_merge_patch_embeddings" if moved else "_process_image_input"}
+
+
+@pytest.mark.parametrize(
     "scale",
     [
         'image_input["pixel_values"][0].max()',
@@ -582,6 +608,26 @@ def test_a_method_may_set_a_variable_of_the_function_anew(before: str, same: boo
     assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
 
 
+@pytest.mark.parametrize(
+    ("size", "between", "same"),
+    [
+        ("len(x)", "", True),
+        ("list(map(lambda one: one + 1, x))", "", True),
+        ("len(x)", "x = h(x)\n", False),
+        ("len(x)", "print(n)\n", False),
+        ("size(x)", "", False),
+        ("x.size", "", False),
+        ("x", "", False),
+    ],
+)
+def test_a_statement_that_computes_sizes_may_move_down(size: str, between: str, same: bool) -> None:
+    whole = f"class M:\n    def m(self, x, z):\n{_indented(f'n = {size}{chr(10)}{between}y = f(z)')}"
+    whole += _indented("return g(y, n)")
+    split = f"class M:\n    def m(self, x, z):\n{_indented(f'{between}y = f(z){chr(10)}return self.rest(x, y)')}"
+    split += f"    def rest(self, x, y):\n{_indented(f'n = {size}{chr(10)}return g(y, n)')}"
+    assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
+
+
 def _indented(body: str) -> str:
     return "".join(f"        {line}\n" for line in body.splitlines())
 
@@ -592,6 +638,22 @@ def test_a_mistake_is_refused(mistake: str, release_tree: Any, planned: Any) -> 
     before, after = MISTAKES[mistake]
     assert text.count(before) == 1
     assert "VCG646" in proved(release_tree(RELEASE).read(LLAVA_NEXT), text.replace(before, after))
+
+
+@pytest.mark.parametrize(("room", "largest"), [(8, 16), (100, 96), (4096, 256)])
+def test_no_graph_is_larger_than_a_batch_of_images(room: int, largest: int, release_tree: Any) -> None:
+    """A batch has at most as many items as the smallest budget has tokens."""
+    tokens = "tokens: (side // self.config.vision_config.patch_size) ** 2"
+    prepared = prepare_port(port_of("llava", (tokens, "tokens: self.config.tokens")), release_tree(RELEASE))
+    [text] = [one.after for one in prepared.package if one.path.endswith("/llava.py") and one.after]
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    [method] = [node for node in nodes if node.name == "get_encoder_cudagraph_budget_range"]
+    names: dict[str, Any] = {"VllmConfig": object}
+    exec(ast.unparse(method), names)
+    limits = SimpleNamespace(max_num_batched_tokens=room), SimpleNamespace(max_model_len=room + 1)
+    config = SimpleNamespace(scheduler_config=limits[0], model_config=limits[1])
+    model = SimpleNamespace(config=SimpleNamespace(tokens=16))
+    assert names[method.name](model, config) == (16, largest)
 
 
 def test_images_of_one_embedding_are_batched(release_tree):

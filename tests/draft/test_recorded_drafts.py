@@ -376,6 +376,18 @@ def test_sequences_that_cover_nothing_known_are_asked_for(record: Record, draft:
     assert "attention.full.unit" in asked
 
 
+def test_a_width_that_was_guessed_for_the_run_is_asked_for(record: Record, draft: Drafts) -> None:
+    """The tiny configuration of Llama Nemotron VL's embedding model got a width that no checkpoint's has."""
+    aria = record("AriaForConditionalGeneration")
+    known = values(draft("AriaForConditionalGeneration", aria))["output"]["hidden_size"]
+    doubtful = draft(
+        "AriaForConditionalGeneration", replace(aria, guessed=(*aria.guessed, known.removeprefix("self.config.")))
+    )
+    [question] = [one for one in doubtful.open if one.key == "output.hidden_size"]
+    assert question.candidates[0].value == known
+    assert "guessed" in question.candidates[0].why
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from scaffold.plan.methods import render_methods
 from scaffold.plan.towers import TowerPlan, plan_tower, slice_of
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.tower import Parameter
-from scaffold.workflow import load_port
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -459,3 +459,27 @@ def test_a_port_of_another_tower_imports_them_from_qwen2_5_vl(release_tree, mode
     port, tree = load_port(model), release_tree("0.33.0")
     padding = plan_tower(port, tree, find_model(tree, port.module, port.class_name)).facts.padding
     assert [module for module, _ in padding] == [".qwen2_5_vl"] * found
+
+
+@pytest.mark.parametrize(
+    ("made", "asserted"),
+    [
+        ("self.config = config", False),
+        ("self.config: object | None = config", True),
+        ("self.config: Optional[object] = config", True),
+        ("self.config = config if multimodal_config else None", True),
+        ("self.config = None if not multimodal_config else config", True),
+    ],
+)
+def test_what_may_be_none_is_asserted_where_a_port_reads_it(made: str, asserted: bool, release_tree) -> None:
+    """vLLM's own mypy reads the types of model files."""
+    path, tree = "vllm/model_executor/models/internvl.py", release_tree("0.33.0")
+    text, own = tree.read(path), "        self.config = config\n"
+    assert own in text
+    tree = tree.with_files({path: text.replace(own, f"        {made}\n").encode()})
+    [change] = [one for one in prepare_port(load_port("internvl"), tree, replace=True).changed if one.path == path]
+    assert change.after is not None
+    methods = [node for node in ast.walk(ast.parse(change.after)) if isinstance(node, ast.FunctionDef)]
+    methods = [node for node in methods if "encoder_cudagraph" in node.name and "self.config." in ast.unparse(node)]
+    assert methods
+    assert {"assert self.config is not None" in ast.unparse(node.body[0]) for node in methods} == {asserted}
