@@ -664,4 +664,4 @@ def test_images_of_one_embedding_are_batched(release_tree):
     assert "return min(8, max_budget), max_budget" in source
     assert "max_images = max(min(max_batch_size, token_budget), 1)" in source
     assert 'assert len(features) == len(inputs["pixel_values"])' in source
-    assert "return num_tokens, max_budget" in more.plan.methods.source
+    assert "return num_tokens, max_images * num_tokens" in more.plan.methods.source
