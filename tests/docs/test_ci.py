@@ -164,6 +164,7 @@ def test_workflows_are_right_to_actionlint(repository: Path) -> None:
     assert 'input "extra" is not defined' in lint(repository)
 
 
+@pytest.mark.slow
 def test_the_action_installs_what_it_runs(repository: Path, tmp_path: Path) -> None:
     """Both steps of the action by their own shell, in an empty environment: the action's folder is the package."""
     steps = {step["name"]: step for step in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"][1:]}
