@@ -23,7 +23,7 @@ from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
-from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method
+from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method, statements
 from scaffold.tower.names import stores
 from scaffold.tower.parts import MethodEdit
 
@@ -74,9 +74,9 @@ class Extraction:
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
-    `split`: it takes the features of each item, else those of the batch.
-    `regroups`: the model takes an axis of the pixels away, if there is one. A graph holds `held`, an expression of
-    `pixel_values`, which may be None by its type where that is `optional`; `returns` is the type of what `after` gives.
+    `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
+    pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, which may be None by its type
+    where that is `optional`. `returns` is the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -338,9 +338,9 @@ class _Extractor:
         """Whether a method of that name in the model's file may give None, as its annotation says."""
         called = _callee(ast.parse(held, mode="eval").body).rpartition(".")[2]
         files = {method.station.file for method in self.methods}
-        methods = [node for file in files for node in ast.walk(self.tree.parse(file)) if isinstance(node, FunctionNode)]
-        notes = [ast.unparse(node.returns) for node in methods if node.name == called and node.returns is not None]
-        return any(note.endswith("| None") for note in notes)
+        nodes = itertools.chain.from_iterable(statements(self.tree.parse(file)) for file in files)
+        methods = [node for node in nodes if isinstance(node, FunctionNode) and node.name == called and node.returns]
+        return any(ast.unparse(node.returns or node).endswith("| None") for node in methods)
 
     # -- what follows it
 
@@ -370,7 +370,10 @@ class _Extractor:
         return [name for name in given if name != features], given.index(features)
 
     def _sunk(self, method: _Method) -> list[ast.Assign]:
-        """The statements before the encoder's call that compute sizes for the last statements alone, on the host."""
+        """The statements before the encoder's call that compute sizes for the last statements alone, on the host.
+
+        They pass only statements that give variables values: another one may change what they read.
+        """
         found: list[ast.Assign] = []
         body = method.function.body[: method.tail if not self._is_cut(method) else 0]
         for index, node in reversed([*enumerate(body[:-1])]):
@@ -380,7 +383,8 @@ class _Extractor:
             passed = {one.id for other in body[index + 1 :] if other not in found for one in _names([other])}
             read = {one.id for one in _names([node])} - called
             below = body[index + 1].lineno > (node.end_lineno or 0)
-            if all(map(self._is_host, ast.walk(node.value))) and not passed & read and below and method.is_bare(node):
+            free = below and method.is_bare(node) and all(map(_target, body[index + 1 :])) and not passed & read
+            if free and all(map(self._is_host, ast.walk(node.value))):
                 found.insert(0, node)
         return found
 

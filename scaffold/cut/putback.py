@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import symtable
+from typing import TypeGuard
 
 from scaffold.diagnostics import Diagnostic, Span
 
@@ -88,11 +89,14 @@ def _whole(
 
 
 def _settle(function: ast.FunctionDef) -> None:
-    """Move each statement that computes sizes down to the first that has a variable of it."""
+    """Move each statement that computes sizes down to the first that has a variable of it.
+
+    It passes only statements that give one variable a value: another one may change what it reads.
+    """
     body = function.body
     for place in reversed(range(len(body))):
         node = body[place]
-        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1):
+        if not _sets_one(node):
             continue
         called = [one.func for one in ast.walk(node.value) if isinstance(one, ast.Call)]
         if not all(isinstance(one, _OF_SIZES) for one in ast.walk(node.value)):
@@ -100,8 +104,13 @@ def _settle(function: ast.FunctionDef) -> None:
         if not called or not all(isinstance(one, ast.Name) and one.id in _SIZES for one in called):
             continue
         names = _mentioned(node) - _SIZES
-        reader = next((later for later in range(place + 1, len(body)) if names & _mentioned(body[later])), place + 1)
-        body.insert(reader - 1, body.pop(place))
+        following = range(place + 1, len(body))
+        stop = next((one for one in following if names & _mentioned(body[one]) or not _sets_one(body[one])), place + 1)
+        body.insert(stop - 1, body.pop(place))
+
+
+def _sets_one(node: ast.stmt) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
 
 
 def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef | None) -> bool:

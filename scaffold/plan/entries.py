@@ -112,7 +112,7 @@ def plan_docs(port: AnyPort, table: TableAnchor, heirs: Sequence[tuple[str, Sequ
     """The rows that the table lacks: the port's, and those of its `heirs` with their models."""
     named = [(port.architecture, port.docs_models), *heirs]
     known = {row.architecture for row in table.rows}
-    rows = [docs_row(port, table, name, models) for name, models in named if name not in known]
+    rows = [_row(port, table, name, models) for name, models in named if name not in known]
     edits = tuple(AddTableRow(table.columns, cells[0], cells) for cells in rows)
     return FilePlan(table.path, edits, "list the model as supported")
 
@@ -206,9 +206,12 @@ def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
     return comments
 
 
-def docs_row(port: AnyPort, table: TableAnchor, heir: str | None = None, models: Sequence[str] = ()) -> tuple[str, ...]:
-    """Cells of the port's row, or of an architecture that inherits it, in the table's own columns and marks."""
-    architecture, models = (port.architecture, port.docs_models) if heir is None else (heir, models)
+def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
+    """Cells of the port's row, in the table's own columns and marks."""
+    return _row(port, table, port.architecture, port.docs_models)
+
+
+def _row(port: AnyPort, table: TableAnchor, architecture: str, models: Sequence[str]) -> tuple[str, ...]:
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":

@@ -90,8 +90,10 @@ def plan_heirs(
 def _without_a_port(tree: SourceTree, heirs: Iterable[Subclass]) -> Iterator[str]:
     """The architectures of the registry whose class is one of the subclasses and has no graphs yet."""
     program, places = Program(tree), {(heir.path, heir.class_name) for heir in heirs}
+    named = {class_name for _, class_name in places}
     for name, entry in (read_registry(tree) if places and tree.exists(REGISTRY) else {}).items():
-        owner = program.class_at(f"{entry.dotted}.{entry.class_name}")
+        # Only of these classes: to read every module of the registry takes as long as to plan the port.
+        owner = program.class_at(f"{entry.dotted}.{entry.class_name}") if entry.class_name in named else None
         inherits = owner is not None and (owner[0].file, owner[1].name) in places
         if owner is not None and inherits and program.method(owner, "get_encoder_cudagraph_config") is None:
             yield name

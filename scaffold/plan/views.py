@@ -516,7 +516,6 @@ class RowsView(ReentryView):
     unread: tuple[str, ...]
     #: Whether the encoder gives several tensors of rows.
     several: bool
-    #: A type check takes it for None until an assertion says otherwise.
     #: Whether the model calls the encoder once for each item.
     per_item: bool
     merge: Code

@@ -510,6 +510,7 @@ def test_sizes_are_computed_again(scale: str, handed: str, release_tree: Any) ->
         ("        # As many as there are images.\n", "", False),
         ("", "        assert shapes\n", False),
         ("", "        assert count\n", False),
+        ("", "        image_input.update({})\n", False),
     ],
 )
 def test_a_size_for_what_follows_alone_is_computed_there(
@@ -615,6 +616,10 @@ def test_a_method_may_set_a_variable_of_the_function_anew(before: str, same: boo
         ("list(map(lambda one: one + 1, x))", "", True),
         ("len(x)", "x = h(x)\n", False),
         ("len(x)", "print(n)\n", False),
+        # What they are sizes of may have another name, too.
+        ("len(x)", "z.append(1)\n", False),
+        ("len(x)", "z[0] = 1\n", False),
+        ("len(x)", "k = 1\n", True),
         ("size(x)", "", False),
         ("x.size", "", False),
         ("x", "", False),
