@@ -9,19 +9,32 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from math import prod
 from typing import Any
 
+from scaffold.cut import Extraction, Form, find_layers, find_tails
+from scaffold.descriptor.expressions import parse_call
 from scaffold.descriptor.port import ATTENTION
-from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, sizes_of_items, token_side
+from scaffold.diagnostics import DiagnosticError
+from scaffold.draft.common import (
+    SOUND,
+    function_of,
+    line_of,
+    pixel_keys,
+    sizes_of_items,
+    token_side,
+    waiting_call,
+)
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
 from scaffold.draft.sheet import Beyond, Candidate, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import put_tokens
-from scaffold.draft.ways import entry_to
+from scaffold.draft.ways import NOWHERE, entry_to, way_to
+from scaffold.tower import attention_leaves_rows
 from scaffold.tower.names import loads
 from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
 
@@ -36,6 +49,22 @@ _Rows = Sequence[tuple[int, ...]]
 #: The shape of integers for an item, `rows` or `tokens` among its sizes; and that of an image of one token, if it is
 #: another one.
 _Zeros = tuple[tuple[int | str, ...], tuple[int, ...]]
+
+
+#: Keys of items and calls that an explicit port has no code for.
+_NOT_EXPLICIT = (
+    "item.values", "item.zeros", "item.mask", "item.tokens", "forward.loop", "forward.per_item", "forward.several",
+)  # fmt: skip
+#: The buffers of an explicit port, each with what showed it.
+_BUFFERS = {
+    "rows": "an entry for each patch along this axis",
+    "rotary": "a pair of tensors with an entry for each patch",
+    "offsets": "where the patches of each image end",
+    "longest": "the most patches of an image",
+    "lengths": "None in the recording: FlashInfer's attention alone asks for it",
+}
+#: Names for the methods of an explicit port.
+_BEFORE, _AFTER = "prepare_layers", "_finish_image_features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +142,7 @@ def draft_rows(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
         )
     if len(results[0]) > 1:
         sheet.put("forward.several", True, encoder.place, why=f"it gives {len(results[0])} tensors of rows")
+    _put_explicit(subject, encoder, entry, sheet)
     return True
 
 
@@ -455,3 +485,54 @@ def _put_merge(
         sheet.ask("item.merge", f"{what}: 1 in the recording", [Candidate("1", "each row is a token")])
         return
     put_number(recording, side, "item.merge", what, MERGE, VISION, sheet)
+
+
+# -- a port in a tree --------------------------------------------------------------------------------------------------
+
+
+def _put_explicit(subject: Subject, encoder: _Encoder, entry: str, sheet: Sheet) -> None:
+    """Fill in `explicit` where a port has buffers for all variables that the encoder's call reads.
+
+    Such a port runs no code of the model twice. `scaffold.cut` looks for its methods as the generator will.
+    """
+    others = [key for prefix in _NOT_EXPLICIT for key in sheet.keys(prefix)]
+    roles = {} if others or "h * p" not in sheet.value("item.shape") else _roles(subject, encoder)
+    if sorted(roles) != sorted(_BUFFERS):
+        return
+    tree, family = subject.tree, tuple(subject.program.lineage(subject.owner))
+    with suppress(DiagnosticError):
+        way = way_to(subject, [entry], f"self.{encoder.path}")
+        for after in (*find_tails(tree, family, way), _AFTER):
+            form = Form(parse_call(entry), None, after, NOWHERE)
+            found = find_layers(tree, family, way, form, _BEFORE, not attention_leaves_rows(tree))
+            if isinstance(found, Extraction):
+                sheet.put("explicit.before", _BEFORE, why="a name for the statements in front of the encoder's call")
+                sheet.put("explicit.after", after, why="a name for the statements behind its tower's call")
+                for role, why in _BUFFERS.items():
+                    sheet.put(f"explicit.{role}", roles[role], encoder.place, why=why)
+                return
+
+
+def _roles(subject: Subject, encoder: _Encoder) -> dict[str, Any]:
+    """The variables that the encoder's call reads, by what they are in all batches; empty where one is nothing known.
+
+    `lengths` is one that is None, as where no attention asks for it.
+    """
+    frames = [batch.way(call)[-1] for (batch, _), call in zip(encoder.runs, encoder.calls, strict=True)]
+    found = function_of(subject, frames[0])
+    call = waiting_call(frames[0], found[1]) if found is not None else None
+    given = [*call.args, *(one.value for one in call.keywords)] if call is not None else []
+    roles: dict[str, Any] = {}
+    for name in (one.id for one in given if isinstance(one, ast.Name)):
+        values = [[leaf for leaf in frame.values if leaf.key == name] for frame in frames]
+        kinds = [_kind(leaves, encoder.rows) for leaves in zip(*values, strict=False)]
+        if kinds == ["rows"]:
+            axis = values[0][0].shape.index(sum(encoder.rows[0]))
+            roles["rows"] = {**roles.get("rows", {}), name: axis}
+            continue
+        absent = all(leaf.type == "NoneType" for leaves in values for leaf in leaves)
+        role = "lengths" if absent else "rotary" if kinds == ["rows", "rows"] else "".join(kinds)
+        if role in roles or role not in _BUFFERS:
+            return {}
+        roles[role] = name
+    return roles

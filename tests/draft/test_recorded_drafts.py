@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.trees, pytest.mark.lab]
 Record, Drafts = Callable[[str], Recording], Callable[..., Draft]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 QWEN = "Qwen2_5_VLForConditionalGeneration"
+MISTRAL = "Mistral3ForConditionalGeneration"
 KIMI, GLM_OCR = "KimiVLForConditionalGeneration", "GlmOcrForConditionalGeneration"
 
 
@@ -329,6 +330,51 @@ def test_no_explicit_port_of_units_that_a_model_changes(record: Record, draft: D
 
     found = draft(NEXT, with_batches(record(NEXT), made))
     assert "explicit" not in values(found)
+
+
+def test_an_explicit_port_of_rows_has_what_the_encoders_call_reads(record: Record, draft: Drafts) -> None:
+    shipped = document_of("mistral3")["explicit"]
+    assert values(draft(MISTRAL))["explicit"] == shipped | {"after": "_finish_image_features"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("max_seqlen", 7), ("max_seqlen", None), ("sequence_lengths", [0, 256, 272]), ("patch_embeds", None)],
+)
+def test_no_explicit_port_where_the_call_reads_what_has_no_buffer(
+    variable: str, value: Any, record: Record, draft: Drafts
+) -> None:
+    def other(leaf: Leaf) -> Leaf:
+        return replace(leaf, type="Tensor", shape=(3,), value=value) if leaf.at == variable else leaf
+
+    def change(batch: Batch) -> Batch:
+        return replace(batch, frames=tuple(replace(one, values=tuple(map(other, one.values))) for one in batch.frames))
+
+    found = values(draft(MISTRAL, with_batches(record(MISTRAL), change)))
+    assert found["layout"] == "rows"
+    assert "explicit" not in found
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The statements in front of the call leave their method.
+        ("patch_embeds = self.ln_pre(patch_embeds)", "if not images: return ()"),
+        # A release whose attention leaves rows of its result unwritten.
+        ("torch.zeros", "torch.empty"),
+    ],
+)
+def test_no_explicit_port_of_rows_in_code_of_another_form(
+    before: str, after: str, record: Record, draft: Drafts, release_tree: Any
+) -> None:
+    tree = release_tree("0.33.0")
+    files = ("vllm/model_executor/models/pixtral.py", "vllm/v1/attention/ops/vit_attn_wrappers.py")
+    texts = {file: tree.read(file) for file in files}
+    assert any(before in text for text in texts.values())
+    changed = tree.with_files({file: text.replace(before, after).encode() for file, text in texts.items()})
+    found = values(draft(MISTRAL, record(MISTRAL), changed))
+    assert found["layout"] == "rows"
+    assert "explicit" not in found
 
 
 # -- packed ------------------------------------------------------------------------------------------------------------
