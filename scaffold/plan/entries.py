@@ -180,7 +180,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "marks": _marks(test, known),
         "skip": True if test.skip is True else None,
     }
-    comments = _comments(test)
+    comments = _comments(test, modalities)
     given = [
         (name, value if isinstance(value, Code) else pyrepr(value), comments.get(name, ()))
         for name, value in fields.items()
@@ -189,13 +189,14 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
 
-def _comments(test: TestEntry) -> dict[str, tuple[Code, ...]]:
+def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
     if budgets is not None and len(budgets) == 1:
+        inputs = "images" if "image" in modalities else "videos"
         comments["compilation_config_overrides"] = (
-            Code("One budget that covers the test images. The default ones double up to the"),
+            Code(f"One budget that covers the test {inputs}. The default ones double up to the"),
             Code("context, and each captures a graph of the whole encoder."),
         )
     if test.dummy_arch is not None:

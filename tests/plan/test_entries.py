@@ -358,6 +358,8 @@ def test_entries_are_as_good_as_those_around_them(release_tree, model):
         assert source.count("# Few text layers and random weights, so") == (test.dummy_arch is not None)
         budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
         assert source.count("# One budget that covers the test images") == (len(budgets) == 1)
+        of_videos = entries.test_entry(test, ["video"], registry)
+        assert of_videos.count("# One budget that covers the test videos") == (len(budgets) == 1)
 
 
 @pytest.mark.trees
