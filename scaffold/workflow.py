@@ -376,7 +376,7 @@ def numeric_requests(
     port: AnyPort,
     tree: SourceTree,
     *,
-    tails: Sequence[Tail] = ("fa2",),
+    tails: Sequence[Tail] = ("fa3",),
     modalities: Sequence[str] = (),
     as_is: bool = False,
     recipe: str | None = None,

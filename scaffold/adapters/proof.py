@@ -20,7 +20,7 @@ def prove_adapter(
     adapter: Path,
     tree: SourceTree | str,
     *,
-    tail: Tail = "fa2",
+    tail: Tail = "fa3",
 ) -> NumericReport:
     """Run the file `adapter` in the CPU lab of `tree` (a release such as `0.30.0` is fetched).
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 @click.option(
     "--tail",
     type=click.Choice(["fa2", "fa3", "cudnn", "all"]),
-    default="fa2",
-    help="Emulate this attention kernel: FlashAttention 2 or 3 (they differ in rows after a sequence's end), "
+    default="fa3",
+    show_default=True,
+    help="Emulate this attention kernel: FlashAttention 2 or 3 (which lets rows after a sequence's end matter), "
     "FlashInfer's, or all that the model may have.",
 )
 @click.option("--modality", "modalities", multiple=True, help="Check only this modality (repeatable).")

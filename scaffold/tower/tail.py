@@ -12,6 +12,8 @@ key/value tile of the last sequence whole and mask its scores, but multiply its 
   a change of the attention wrapper, which all models of the tree share, or of the data statements of the tower, which
   the split promises not to touch.
 
+A model's own attention may leave them unwritten in any release: there, too, (a) is what a port does.
+
 Chosen: (a), where the offsets are padded (`templates/packed/offsets.py.jinja`): the rows are dealt out to sequences of
 a kernel tile (128 rows) or of a window, and to no more of them than are needed. FlashInfer's two-section offsets are
 left alone, and Triton's kernel masks its loads, so that unwritten rows stay where they are.
@@ -22,8 +24,11 @@ from __future__ import annotations
 import ast
 
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import FunctionNode
 
 _WRAPPERS = "vllm/v1/attention/ops/vit_attn_wrappers.py"
+#: Calls that make memory and write nothing into it.
+_UNFILLED = {"empty", "empty_like", "new_empty"}
 
 
 def attention_leaves_rows(tree: SourceTree) -> bool:
@@ -41,6 +46,20 @@ def attention_leaves_rows(tree: SourceTree) -> bool:
         if named and isinstance(value, ast.Call) and ast.unparse(value.func) in ("torch.zeros", "torch.zeros_like"):
             return False
     return True
+
+
+def leaves_rows(tree: SourceTree, file: str) -> bool:
+    """Whether a model's file has attention of its own that leaves such rows unwritten: no wrapper fills its memory.
+
+    It gets the offsets of sequences and makes its output with `torch.empty` or a relative of it (MiMo-V2-Omni).
+    """
+    for function in (node for node in ast.walk(tree.parse(file)) if isinstance(node, FunctionNode)):
+        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+        made = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls}
+        if made & _UNFILLED and any("cu_seqlens" in name for name in parameters):
+            return True
+    return False
 
 
 def _is_out(target: ast.expr) -> bool:
