@@ -15,6 +15,7 @@ from scaffold.protocol import RegistryAnchor, find_example_list, find_test_regis
 from scaffold.protocol.listed import listed_models
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import strings
+from scaffold.tower.names import mentions
 from scaffold.watch import Recording
 
 _CHECKPOINTS = "tests/models/registry.py"
@@ -78,6 +79,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         template = _written_elsewhere(subject, shown) or template
     if template is not None:
         placeholders = {"image": "", **placeholders}
+    whole = _whole_prompt(example) if example is not None and template is None and shown == "" else None
+    if template is None and whole is None and shown == "" and not _inserts(subject):
+        placeholders = {}  # nothing says where items are in a prompt
     listed = next(listed_models(subject.tree, subject.architectures), None)
     families = listed.families if listed is not None else ()
     if checkpoint is not None and all(name in placeholders for name in modalities if name in _PROMPTS):
@@ -87,7 +91,9 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         sheet.put(f"{at}.key", _key(subject, families, example))
         sheet.put(f"{at}.model", name, place)
         for modality in modalities:
-            if modality in _PROMPTS:
+            if modality in _PROMPTS and whole is not None:
+                sheet.put(f"{at}.{modality}_prompt", whole[0], whole[1], why="the prompt of the offline example")
+            elif modality in _PROMPTS:
                 text = f"{placeholders[modality]}{template.between if template else ''}{_PROMPTS[modality]}"
                 why = f"what `{_PLACEHOLDER}` gives{'' if wrapped else ', without a chat template'}"
                 sheet.put(f"{at}.{modality}_prompt", text, None if wrapped or not template else template.place, why=why)
@@ -357,6 +363,24 @@ def _template(example: _Example, shown: str | None) -> _Template | None:
     if content is None or (whole == _BARE and not shown) or "{" in text or "}" in text:
         return None
     return _Template(whole, content.group(1), example.at(prompt))
+
+
+def _whole_prompt(example: _Example) -> tuple[str, SourceLine] | None:
+    """The one prompt of an example that has no question: its model reads what an image shows."""
+    found = [
+        node.value.elt
+        for node in ast.walk(example.function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.ListComp)
+        if isinstance(node.targets[0], ast.Name) and node.targets[0].id == "prompts"
+    ]
+    texts = [node for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return (str(texts[0].value), example.at(texts[0])) if len(texts) == 1 else None
+
+
+def _inserts(subject: Subject) -> bool:
+    """Whether the processor puts items into a prompt that has nothing in their places."""
+    found = subject.program.method(subject.processor, "_get_prompt_updates")
+    return found is not None and "PromptInsertion" in mentions(found[2])
 
 
 def _names(node: ast.JoinedStr) -> set[str]:

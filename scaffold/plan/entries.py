@@ -201,7 +201,7 @@ def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, .
         )
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
-            Code("Few text layers and random weights, so that the test skips the download. Its"),
+            Code("Few layers and random weights, so that the test skips the download. Its"),
             Code("text is random: the test only shows that nothing raises."),
         )
     return comments

@@ -400,12 +400,17 @@ class UnitsView(View):
 
     @property
     def selected(self) -> dict[str, Code]:
-        """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones."""
-        entries = {key: Code(f"mm_kwargs[{pyrepr(key)}][indices]") for key in self.tensors if key in self.batched}
-        if not self.single and not self.sized:
-            pixels = pyrepr(self.pixels_buffer)
-            entries[self.pixels_buffer] = Code(f"[mm_kwargs[{pixels}][i] for i in indices]")
-        return entries
+        """The inputs with an entry for each item that are tensors, or lists of units, with the chosen ones.
+
+        An index of numbers on the host waits for the GPU where the tensor is there: views do not.
+        """
+        return {key: self._chosen(key) for key in self.batched if key in {*self.joined, *self.tensors} - {self.embeds}}
+
+    def _chosen(self, key: str) -> Code:
+        items = f"mm_kwargs[{pyrepr(key)}]"
+        if key not in self.joined or (self.single and self.may_be_empty):
+            return Code(f"{items}[indices]")
+        return Code(f"torch.stack([{items}[i] for i in indices])" if self.single else f"[{items}[i] for i in indices]")
 
     @property
     def captured(self) -> dict[str, Code]:
@@ -419,9 +424,8 @@ class UnitsView(View):
 
     @property
     def others(self) -> list[str]:
-        """The inputs with an entry for each item, where there are more; they may be tensors or lists."""
-        keys = [key for key in self.batched if key != self.embeds]
-        return keys if {*keys} - self.selected.keys() else []
+        """The other inputs with an entry for each item; they may be tensors or lists."""
+        return [key for key in self.batched if key != self.embeds and key not in self.selected]
 
     @property
     def total(self) -> Code:
@@ -605,6 +609,17 @@ class TilesView(SizedView):
     row_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
+    #: An item may have several tiles.
+    single: bool = False
+
+    @property
+    def units(self) -> Code:
+        return Code("tiles")
+
+    @property
+    def budget_unit(self) -> Code | None:
+        """The tokens of a tile, where budgets are whole tiles."""
+        return self.budget_min if self.tokens == f"{self.rows} * {self.budget_min}" else None
 
     @property
     def shape_lets(self) -> Lets:

@@ -577,6 +577,40 @@ def check_image_embeds(bench: Bench) -> None:
                 return compare(label, modality, run.execute(inputs), want, code="VCG660")
 
             _attempt(bench, label, modality, "VCG660", attempt, group="precomputed embeddings")
+            if items is several and _is_gathered(bench):
+                _check_gathered(bench, session, modality, inputs)
+
+
+def _is_gathered(bench: Bench) -> bool:
+    """Whether data-parallel ranks gather what the manager gives: the class takes that mode, and has graphs in it."""
+    if not bench.in_tree or not getattr(bench.host, "supports_encoder_tp_data", False):
+        return False
+    with _data_parallel(bench.host):
+        return bool(bench.host.get_encoder_cudagraph_config().modalities)
+
+
+def _check_gathered(bench: Bench, session: Session, modality: str, inputs: Inputs) -> None:
+    """Embeddings of another type come back in the model's, as those of other ranks do: one collective has one type.
+
+    vLLM casts them when it merges them into the text, and hands them over as the request has them.
+    """
+    model = next(bench.host.parameters()).dtype
+    other = torch.bfloat16 if model != torch.bfloat16 else torch.float32
+    label = f"precomputed embeddings, ranks gather one type ({other})"
+
+    def attempt() -> Check:
+        given = {name: value.to(other) if _is_float(value) else value for name, value in inputs.items()}
+        types = {one.dtype for one in bench.manager_run(session).execute(given)}
+        detail = (
+            f"embeddings of {other} come back as {', '.join(map(str, types))}, and ranks without items have {model}"
+        )
+        return Check(label, modality, types == {model}, detail="" if types == {model} else detail, code="VCG660")
+
+    _attempt(bench, label, modality, "VCG660", attempt, group="precomputed embeddings")
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _several_items(session: Session, modality: str) -> tuple[Item, ...]:
@@ -689,13 +723,19 @@ def check_data_parallel_switch(bench: Bench) -> None:
             return Check(name, "all", False, detail=detail, code="VCG661")
         return Check(name, "all", True, detail=f"{len(inner.checks)} comparisons")
 
-    switched = [module for module in bench.host.modules() if hasattr(module, "use_data_parallel")]
+    with _data_parallel(bench.host), _observed_sharding(entered):
+        _attempt(bench, name, "all", "VCG661", attempt)
+
+
+@contextmanager
+def _data_parallel(host: nn.Module) -> Iterator[None]:
+    """Switch data parallelism on in all modules that ask for it."""
+    switched = [module for module in host.modules() if hasattr(module, "use_data_parallel")]
     saved = [module.use_data_parallel for module in switched]
     for module in switched:
         module.use_data_parallel = True
     try:
-        with _observed_sharding(entered):
-            _attempt(bench, name, "all", "VCG661", attempt)
+        yield
     finally:
         for module, value in zip(switched, saved, strict=True):
             module.use_data_parallel = value
