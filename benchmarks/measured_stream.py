@@ -15,7 +15,13 @@ SLOWER = 0.01
 #: Results: without an idle moment before the first pass; with a start-up that compiles one kernel less; and with all.
 COLD, BEFORE, AFTER = "stream_h200_cold", "stream_h100_before", "stream_h100"
 #: Models of the layouts cut, rows and crops: a later result takes the place of an earlier one's rows of its models.
-LAYOUTS = ("stream_h100_layouts", "stream_h200_layouts", "stream_h200_grids", "stream_h200_deepseek")
+LAYOUTS = (
+    "stream_h100_layouts",
+    "stream_h200_layouts",
+    "stream_h200_grids",
+    "stream_h200_deepseek",
+    "stream_h200_deepseek_v4",
+)
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
