@@ -311,7 +311,7 @@ def put_budget(subject: Subject, modalities: Collection[str], sheet: Sheet) -> N
     look = f"{subject.processor_place}: the processor, for the smallest image that it makes"
     what = "the smallest token budget that makes sense: about the tokens of the smallest common item"
     if sheet.ask("budget.min", what, candidates, look) == candidates[0].value:
-        sheet.put("budget.why", "About a 224 x 224 image.")
+        sheet.put("budget.why", "The smallest budget of vLLM's other ports.")
     if "video" not in modalities:
         return
     frames = subject.program.method(subject.info, _FRAMES) if subject.info else None
