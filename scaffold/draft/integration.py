@@ -378,9 +378,10 @@ def _whole_prompt(example: _Example) -> tuple[str, SourceLine] | None:
 
 
 def _inserts(subject: Subject) -> bool:
-    """Whether the processor puts items into a prompt that has nothing in their places."""
+    """Whether the processor puts items into a prompt that has nothing in their places, or into an encoder's."""
     found = subject.program.method(subject.processor, "_get_prompt_updates")
-    return found is not None and "PromptInsertion" in mentions(found[2])
+    encodes = subject.program.method(subject.processor, "create_encoder_prompt") is not None
+    return encodes or (found is not None and "PromptInsertion" in mentions(found[2]))
 
 
 def _names(node: ast.JoinedStr) -> set[str]:

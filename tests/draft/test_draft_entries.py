@@ -50,6 +50,20 @@ def test_entries_are_drafted_from_what_the_tree_says_elsewhere(
     assert found == example
 
 
+def test_a_prompt_has_something_for_an_item(release_tree):
+    """LightOnOCR's method says nothing, and its processor replaces a token: the example's prompt has it."""
+    tree, name = release_tree("0.33.0"), "LightOnOCRForConditionalGeneration"
+    test, example = drafted(tree, name, "")
+    assert "<|image_pad|>" in test["image_prompt"]
+    file = "examples/generate/multimodal/vision_language_offline.py"
+    text = tree.read(file)
+    assert text.count(f'"{example}": run_{example}') == 1
+    without = tree.with_files({file: text.replace(f'"{example}": run_{example}', "").encode()})
+    # Nothing says it then; and where a processor puts the item in, a prompt needs nothing.
+    assert drafted(without, name, "") == (None, None)
+    assert drafted(tree, "Blip2ForConditionalGeneration", "")[0]["image_prompt"].strip() == "What is in this image?"
+
+
 @pytest.mark.parametrize("architecture", ["ColQwen3_5", "CLIPModel", "LlamaNemotronVLModel"])
 def test_a_model_that_only_pools_has_no_entry_in_a_test_that_generates(release_tree, architecture):
     assert drafted(release_tree("0.33.0"), architecture) == (None, None)

@@ -185,6 +185,13 @@ INTERNVL = (
     Mutant(
         "a larger capture", "max(token_budget // self.num_image_token", "max(token_budget // self.num_image_token + 2"
     ),
+    Mutant(
+        "embeddings of another type for ranks to gather",
+        "return embeds.to(next(self.parameters()).dtype)",
+        "return embeds",
+        "VCG660",
+        "ranks without items have torch.float32",
+    ),
     Mutant("missing flatten", "use_data_parallel=False).flatten(0, 1)", "use_data_parallel=False)", "VCG650"),
     Mutant(
         "a branch on data in the captured part",

@@ -17,6 +17,7 @@ from scaffold.tower import (
     Kind,
     TowerSlice,
     attention_leaves_rows,
+    leaves_rows,
     prove_split,
     slice_tower,
     split_tower,
@@ -361,6 +362,12 @@ BOUNDS = {"max_seqlen_window_override": 16}
 @pytest.mark.parametrize("version", ["0.20.0", "0.26.0", "0.30.0", "0.31.0", "0.33.0"])
 def test_knows_which_releases_zero_fill_attention(version: str, release_tree: Any) -> None:
     assert attention_leaves_rows(release_tree(version)) is (version < "0.31")
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("model", "own"), [("mimo_v2_omni", True), ("qwen2_5_vl", False), ("moonvit", False)])
+def test_knows_attention_of_a_models_own_that_leaves_rows(model: str, own: bool, release_tree: Any) -> None:
+    assert leaves_rows(release_tree("0.33.0"), f"vllm/model_executor/models/{model}.py") is own
 
 
 @pytest.mark.trees
