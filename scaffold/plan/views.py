@@ -84,6 +84,7 @@ class TreeFacts:
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
+    `casts_embeds`: the model gives precomputed embeddings its own type.
     """
 
     has_input_dtype: bool | None = None
@@ -108,6 +109,7 @@ class TreeFacts:
     keeps_offsets: bool = False
     cross_attends: bool = False
     embeds_nothing: bool = False
+    casts_embeds: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ class View:
     checks_types: bool
     #: Whether a batch may be without items, as one of a rank where ranks share the items and there are graphs.
     may_be_empty: bool
+    #: Whether the port gives precomputed embeddings the model's type: ranks gather them, and one type.
+    casts_embeds: bool
     #: Whether the features of an item take tokens of the model's context.
     takes_context: bool
 
@@ -911,6 +915,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     if isinstance(port, SizedPort) and port.embeds is not None and profile.dialect.postprocess.value == "none":
         gate = _all_of(gate, Code("not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"))
         whys.append(_NO_GATHER)
+    shares = facts.shares_items and (said is None or said.text != DATA_PARALLEL)
     return {
         "dialect": profile.dialect,
         "signature": Signatures(profile),
@@ -924,7 +929,8 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "gate_why": " ".join(filter(None, whys)) or None,
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
-        "may_be_empty": facts.shares_items and (said is None or said.text != DATA_PARALLEL),
+        "may_be_empty": shares,
+        "casts_embeds": shares and not facts.casts_embeds,
         "takes_context": not facts.cross_attends,
     }
 

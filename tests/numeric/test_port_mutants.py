@@ -225,8 +225,8 @@ QWEN25_TAIL = (
 QWEN25_EDGES = (
     Mutant(
         "a frame claims one token too few",
-        "max(tokens, 8 * t)",
-        "max(tokens, 7 * t)",
+        "max(tokens, t * self._encoder_cudagraph_frame_tokens)",
+        "max(tokens, t * 7)",
         "VCG654",
         "one frame more than a graph holds",
     ),
