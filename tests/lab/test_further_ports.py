@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from changed_ports import port_of
 
+import scaffold.tower
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.load import shipped_path
 from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
-from scaffold.workflow import load_port, numeric_requests
+from scaffold.workflow import load_port, numeric_requests, prove_numerics
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
 
@@ -113,6 +115,22 @@ def test_a_port_that_forgets_precomputed_embeddings_is_caught(release_tree: Any)
 
     wrong = {(check.name, check.code) for check in report.checks if not check.passed}
     assert wrong == {(f"precomputed embeddings, {items}", "VCG660") for items in ("one item", "several items")}
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_rows_that_a_models_own_attention_leaves_are_covered(
+    covered: bool, monkeypatch: Any, release_tree: Any
+) -> None:
+    """MiMo-V2-Omni's window layers write into `torch.empty_like`, and the next full layer reads all of it."""
+    if not covered:
+        monkeypatch.setattr(scaffold.tower, "leaves_rows", lambda *_: False)
+
+    (report,) = prove_numerics(port_of("mimo_v2_omni"), release_tree("0.33.0"))
+
+    text = "\n".join(report.lines())
+    assert report.passed is covered, text
+    assert covered or "rows behind the batch, which no attention sequence covers, reach valid ones" in text
+    assert report.hits > 100 or not covered
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ QWEN25 = (
     ),
     Mutant(
         "more frames than a graph holds",
-        "path_tokens = max(tokens, 8 * t)",
+        "path_tokens = max(tokens, t * self._encoder_cudagraph_frame_tokens)",
         "pass",
         "VCG654",
         "was captured with",
