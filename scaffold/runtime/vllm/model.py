@@ -124,18 +124,26 @@ def _noise(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal in content; a tensor equals a list of the same numbers."""
+    """Equal in content; a tensor equals a list of the same numbers, or of its parts."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         if a is b:
             return True
         alike = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
         return bool(alike and torch.equal(a, b))
+    for whole, parts in ((a, b), (b, a)):
+        # Not by numbers: pixels have millions.
+        if isinstance(whole, torch.Tensor) and whole.ndim and isinstance(parts, (list, tuple)) and _are_tensors(parts):
+            return len(whole) == len(parts) and all(map(_same, whole, parts))
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         a, b = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (a, b))
         return bool(_plain(a) == _plain(b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b)
+
+
+def _are_tensors(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in values)
 
 
 def _plain(value: Any) -> Any:
