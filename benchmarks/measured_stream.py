@@ -26,8 +26,6 @@ LAYOUTS = (
 SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
 EXPLICIT = "stream_h200_explicit"
-#: Models of that result whose port `new` refuses since: it is slower than eager code.
-REFUSED = ("idefics3",)
 #: With videos allowed, images may take more time by this share.
 MORE = 0.03
 
@@ -105,17 +103,10 @@ def explicit_of() -> str:
     beside = ", ".join(
         f"{row['vllm_ms'] / row['upstream_ms']:.2f} ({NAMES[row['model']]})" for row in first if "upstream_ms" in row
     )
-    low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first if row["model"] not in REFUSED)
-    refused = " ".join(
-        f"That of {NAMES[row['model']]} took {over('vllm_ms', 'eager_ms')(row)} of eager, and upstream's "
-        f"{over('upstream_ms', 'eager_ms')(row)}, since vLLM's budgets are powers of two. So `new` refuses "
-        "it in a tree."
-        for row in first
-        if row["model"] in REFUSED
-    )
+    low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first)
     return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes this share of the
-    time of upstream's: {beside}. It takes {low} to {high} of eager. {refused} The last columns are our manager with
-    the same ports. Milliseconds of a pass."""
+    time of upstream's: {beside}. It takes {low} to {high} of eager. The last columns are our manager with the same
+    ports. Milliseconds of a pass."""
 
 
 def explicit() -> str:
