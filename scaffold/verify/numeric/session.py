@@ -729,7 +729,7 @@ def check_data_parallel_switch(bench: Bench) -> None:
 
 @contextmanager
 def _data_parallel(host: nn.Module) -> Iterator[None]:
-    """Switch data parallelism on in all modules that ask for it. What stands for text layers has every attribute."""
+    """Switch data parallelism on in all modules that ask for it. The stand-in for text layers has every attribute."""
     switched = [module for module in host.modules() if isinstance(getattr(module, "use_data_parallel", None), bool)]
     saved = [module.use_data_parallel for module in switched]
     for module in switched:
