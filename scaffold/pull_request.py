@@ -439,6 +439,11 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 yield (
                     f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
                 )
+        if view.claims_frames and view.has_vllm_config:
+            yield (
+                "- `encoder_cudagraph_max_frames_per_batch` bounds the frames of one video, and not those of a batch, "
+                "which the manager does not bound. The documentation of the option says the latter."
+            )
     yield "- What no graph holds (tokens, items, frames, precomputed embeddings) runs eagerly."
     for note in change.prepared.notes:
         if note.severity is not Severity.INFO or note.code in _TOLD:
@@ -448,7 +453,8 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
         brings = "This port brings it" if mixin.path in change.added else "An earlier port brought it"
         yield f"- `{mixin.class_name}` has the other methods of the protocol, for every model of this kind. {brings}."
     demanded = {method.name for method in change.plan.profile.methods}
-    names = [member_name(node) for node in ast.parse(change.plan.methods.source).body]
+    members = ast.parse(change.plan.methods.source).body
+    names = [member_name(node) for node in members if not isinstance(node, ast.AnnAssign)]
     methods = sum(name in demanded for name in names)
     size = sum(lines for path, lines in change.added.items() if path.startswith("vllm/"))
     of = f"{methods} method{'s' * (methods != 1)} of the protocol"
