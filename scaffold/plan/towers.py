@@ -118,7 +118,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
         embeds_nothing=_embeds_nothing(family),
-        casts_embeds=_casts_embeds(port, family),
+        embeds_are_cast=_embeds_are_cast(port, family),
         optional=_optional(family),
     )
     _check_elements(port, family, tree)
@@ -532,7 +532,7 @@ def _embeds_nothing(family: Family) -> bool:
     return "None" in returns or "Optional" in returns
 
 
-def _casts_embeds(port: AnyPort, family: Family) -> bool:
+def _embeds_are_cast(port: AnyPort, family: Family) -> bool:
     """Whether the model's code casts precomputed embeddings, under the key of an input or in a variable of its name."""
     calls = [node for _, owner in family for node in ast.walk(owner) if isinstance(node, ast.Call)]
     casts = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS]

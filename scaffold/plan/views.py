@@ -84,7 +84,7 @@ class TreeFacts:
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
-    `casts_embeds`: the model gives precomputed embeddings its own type.
+    `embeds_are_cast`: the model gives precomputed embeddings its own type.
     """
 
     has_input_dtype: bool | None = None
@@ -109,7 +109,7 @@ class TreeFacts:
     keeps_offsets: bool = False
     cross_attends: bool = False
     embeds_nothing: bool = False
-    casts_embeds: bool = False
+    embeds_are_cast: bool = False
 
 
 @dataclass(frozen=True)
@@ -930,7 +930,7 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "hidden_size": names.code(port.output.hidden_size),
         "checks_types": facts.checks_types,
         "may_be_empty": shares,
-        "casts_embeds": shares and not facts.casts_embeds,
+        "casts_embeds": shares and not facts.embeds_are_cast,
         "takes_context": not facts.cross_attends,
     }
 

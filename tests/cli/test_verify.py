@@ -61,7 +61,7 @@ def test_one_line_a_property(run, small_tree, monkeypatch, no_gpu):
     done = run("verify", "internvl", "--vllm", small_tree)
     assert done.code == 0, done.err
     assert [" ".join(line.split()) for line in done.out.splitlines()] == [
-        "internvl on 0.22.0, fa2 attention tails",
+        "internvl on 0.22.0, fa3 attention tails",
         "ok image small 2 compared largest error 2e-07",
         "ok image large 1 compared largest error 0 [processor.py:7]",
         "ok all no unwritten memory reaches a result 3 compared all of it is NaN",
@@ -214,7 +214,7 @@ def test_json_is_the_reports_and_nothing_else(run, small_tree, monkeypatch, no_g
     assert report["checks"][0]["name"] == "a: small"
     assert {"hazards", "hits", "misses", "negative_lengths"} < set(report)
     said = {name: report[name] for name in ("recipe", "release", "tail", "passed", "problems")}
-    assert said == {"recipe": "internvl", "release": "0.22.0", "tail": "fa2", "passed": True, "problems": []}
+    assert said == {"recipe": "internvl", "release": "0.22.0", "tail": "fa3", "passed": True, "problems": []}
     assert "PASS: 1 of 1 checks" in done.err
 
 
