@@ -80,7 +80,7 @@ def test_check_says_what_would_change_and_exits_1(run, small_tree):
 @pytest.mark.parametrize(
     ("there", "edited"),
     [
-        ("        # One tile. Capped", "        # Capped"),
+        ("        # Round down to whole tiles", "        # Round to whole tiles"),
         ("    # -- SupportsEncoderCudaGraph protocol methods --\n\n", ""),
         ('modalities=["image", "video"],', 'modalities=["image"],'),
         ("    def get_encoder_cudagraph_config(", "    mine: int = 1\n\n    def get_encoder_cudagraph_config("),

@@ -144,7 +144,7 @@ def test_a_port_of_ours_is_known_in_another_state(release_tree):
         return prepare_port(port, tree.with_files(files))
 
     same = state(lambda text: text)
-    comment = state(lambda text: text.replace(b"# One tile. ", b"# One. "))
+    comment = state(lambda text: text.replace(b"# Round down to whole tiles", b"# Round to whole tiles"))
     code = state(lambda text: text.replace(b'modalities=["image", "video"]', b'modalities=["image"]'))
     found = [one.plan.present for one in (same, comment, code)]
     assert found == [Present.GENERATED, Present.CHANGED, Present.CHANGED]

@@ -190,6 +190,9 @@ class Packed:
     multimodal_config = Struct(get_limit_per_prompt=lambda modality: 1)
     model_config = Struct(max_model_len=100)
 
+    def parameters(self):
+        return iter([torch.zeros(1)])
+
     def embed_multimodal(self, **inputs):
         return inputs["image_embeds"].split([t * h * w // 4 for t, h, w in inputs["image_grid_thw"].tolist()])
 
@@ -238,6 +241,11 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
     ready = {"image_embeds": torch.rand(11, HIDDEN), "image_grid_thw": torch.tensor(GRIDS)}
     assert path_tokens(model, ready) == [2**31 - 1] * 3
     agree([model.encoder_eager_forward(ready)], [ready["image_embeds"]])
+    # Ranks gather the model's type.
+    half = {**ready, "image_embeds": ready["image_embeds"].bfloat16()}
+    assert model.encoder_eager_forward(half).dtype == torch.float32
+    cast = made("qwen2_5_vl", Packed, TreeFacts(embeds_are_cast=True))
+    assert cast.encoder_eager_forward(half).dtype == torch.bfloat16, "such a model casts by itself"
     assert path_tokens(model, packed_batch()) == [6, 1, 4]
 
     assert path_tokens(model, packed_batch("video")) == [8, 8, 16]
