@@ -213,6 +213,17 @@ def has_attribute(owner: ast.ClassDef, attribute: str) -> bool:
     )
 
 
+#: Methods that give a tensor another type.
+_CASTS = ("type", "to")
+
+
+def is_cast(owner: ast.ClassDef, name: str) -> bool:
+    """Whether code of a class casts a tensor under this key of a mapping, or in a variable of this name."""
+    calls = [node for node in ast.walk(owner) if isinstance(node, ast.Call)]
+    casts = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS]
+    return name in {getattr(node, "value", getattr(node, "id", None)) for cast in casts for node in ast.walk(cast)}
+
+
 def made_by(owner: ast.ClassDef, attribute: str) -> str | None:
     """`Class` of `self.ATTRIBUTE = Class(...)` in a class, None if it has no such line."""
     for node in statements(owner):

@@ -16,9 +16,10 @@ from functools import partial
 
 from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
+from scaffold.plan.cut import is_data_parallel
 from scaffold.protocol import SourceTree, find_model
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
+from scaffold.syntax import FunctionNode, call_name, has_attribute, is_cast, self_attribute
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
@@ -233,7 +234,14 @@ def _embeddings_run_eagerly(port: Port) -> Repair | None:
             *([f'    sizes = key.replace("_embeds", "{sizes}")'] if several else []),
             f"    return {{{key}: chosen, {size_key}: mm_kwargs[{size_key}][indices]}}",
         ]
-    answer = [f"if {found}:", "    return torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"]
+    embeds = "torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"
+    answer = [f"if {found}:", f"    return {embeds}"]
+    family = [owner for _, owner in port.program.lineage(port.owner)]
+    shares = any(is_data_parallel(node) for one in family for node in one.body)
+    if shares and not any(is_cast(one, key) for one in family for key in sizes_of):
+        gathers = "    # Ranks gather the model's type, whatever that of a request is."
+        cast = "    return embeds.to(next(self.parameters()).dtype)"
+        answer = [f"if {found}:", f"    embeds = {embeds}", gathers, cast]
     if last == POSTPROCESS:
         answer = [
             f"if batch_mm_kwargs and {found.replace('mm_kwargs', 'batch_mm_kwargs')}:",

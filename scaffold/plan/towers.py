@@ -35,6 +35,7 @@ from scaffold.syntax import (
     find_method,
     has_attribute,
     import_source,
+    is_cast,
     last_name,
     made_by,
     self_attribute,
@@ -65,9 +66,6 @@ _PADDING = ("_pad_cumulative_seqlens_buffer", "_pad_flashinfer_cu_seqlens_buffer
 
 #: Where they are, if not beside a tower.
 _PADDING_FILE = f"{MODELS}qwen2_5_vl.py"
-
-#: Methods that give a tensor another type.
-_CASTS = ("type", "to")
 
 #: A class and its bases in the tree, the nearest first, each with its module.
 Family: TypeAlias = "tuple[Owner, ...]"
@@ -118,7 +116,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         shares_items=_shares_items(port, program, family, tree),
         cross_attends=_cross_attends(family),
         embeds_nothing=_embeds_nothing(family),
-        embeds_are_cast=_embeds_are_cast(port, family),
+        embeds_are_cast=port.embeds is not None and any(is_cast(owner, port.embeds) for _, owner in family),
         optional=_optional(family),
     )
     _check_elements(port, family, tree)
@@ -530,14 +528,6 @@ def _embeds_nothing(family: Family) -> bool:
     method = next((method for method in methods if method is not None), None)
     returns = ast.unparse(method.returns) if method is not None and method.returns is not None else ""
     return "None" in returns or "Optional" in returns
-
-
-def _embeds_are_cast(port: AnyPort, family: Family) -> bool:
-    """Whether the model's code casts precomputed embeddings, under the key of an input or in a variable of its name."""
-    calls = [node for _, owner in family for node in ast.walk(owner) if isinstance(node, ast.Call)]
-    casts = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS]
-    said = {getattr(node, "value", getattr(node, "id", None)) for cast in casts for node in ast.walk(cast)}
-    return port.embeds in said
 
 
 def _has(family: Family, attribute: str) -> bool:

@@ -66,6 +66,12 @@ EITHER = '{"image_embeds", "video_embeds"}'
 NO_GRAPH = 'no_graph = {"default": torch.iinfo(torch.int64).max}'
 SPECS = "return [EncoderItemSpec(0, len(item), no_graph) for item in embeds]"
 ANSWER = "return torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"
+#: The same where ranks share items, and the model's own code does not cast.
+GATHERED = [
+    "embeds = torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))",
+    "# Ranks gather the model's type, whatever that of a request is.",
+    "return embeds.to(next(self.parameters()).dtype)",
+]
 #: Fields with an embedding each, and those that have one tensor of all.
 EACH = [
     'if "image_embeds" in mm_kwargs:', NO_GRAPH, 'embeds = mm_kwargs["image_embeds"]', SPECS,
@@ -120,7 +126,8 @@ PLACES = [
         ["per_mm_item_output = (token_budget + max_batch_size - 1) // max_batch_size"],
     ),
     *((model, "pad as captured", *PADS) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
-    *((model, "embeddings run eagerly", [], EACH) for model in ("idefics3", "internvl")),
+    ("idefics3", "embeddings run eagerly", [], EACH),
+    ("internvl", "embeddings run eagerly", [], [*EACH[:-1], *GATHERED]),
     *((model, "embeddings run eagerly", [], ALL) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     ("deepseek_vl2", "embeddings run eagerly", [], FINISHED),
     (
@@ -140,7 +147,7 @@ PLACES = [
             "return image_features",
         ],
     ),
-    ("minicpmv", "embeddings run eagerly", [], KINDS),
+    ("minicpmv", "embeddings run eagerly", [], [*KINDS[:-1], *GATHERED]),
     (
         "mllama4",
         "no graphs where ranks share layers",
