@@ -219,9 +219,14 @@ _CASTS = ("type", "to")
 
 def is_cast(owner: ast.ClassDef, name: str) -> bool:
     """Whether code of a class casts a tensor under this key of a mapping, or in a variable of this name."""
-    calls = [node for node in ast.walk(owner) if isinstance(node, ast.Call)]
-    casts = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS]
-    return name in {getattr(node, "value", getattr(node, "id", None)) for cast in casts for node in ast.walk(cast)}
+    for call in (node for node in ast.walk(owner) if isinstance(node, ast.Call)):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _CASTS:
+            # `to` moves as well: a type is among the arguments of a cast.
+            given = " ".join(map(ast.unparse, [*call.args, *(one.value for one in call.keywords)]))
+            of = {getattr(node, "value", getattr(node, "id", None)) for node in ast.walk(call.func.value)}
+            if "dtype" in given and name in of:
+                return True
+    return False
 
 
 def made_by(owner: ast.ClassDef, attribute: str) -> str | None:

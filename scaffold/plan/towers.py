@@ -102,7 +102,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
 
     `dialect`: the protocol of a port in a tree; None for an adapter.
     """
-    from scaffold.tower import attention_leaves_rows, leaves_rows, split_tower
+    from scaffold.tower import attention_leaves_rows, own_attention_leaves_rows, split_tower
     from scaffold.tower.source import Program
 
     program = Program(tree)
@@ -158,7 +158,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         facts,
         has_input_dtype=_has_input_dtype(port, program, (module, owner)),
         has_vllm_config=_has(family, "vllm_config"),
-        attention_fills_zeros=not (attention_leaves_rows(tree) or leaves_rows(tree, tower.file)),
+        attention_fills_zeros=not (attention_leaves_rows(tree) or own_attention_leaves_rows(tree, tower.file)),
         has_lengths=bool(port.lengths & set(tower.keys)),
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
         normalised=_normalised(port, family, tree.span(model.path, model.line)),

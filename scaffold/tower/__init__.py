@@ -19,7 +19,7 @@ from scaffold.tower.report import tower_report
 from scaffold.tower.running import adapt
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, slice_tower
 from scaffold.tower.splitting import split_tower
-from scaffold.tower.tail import attention_leaves_rows, leaves_rows
+from scaffold.tower.tail import attention_leaves_rows, own_attention_leaves_rows
 
 __all__ = [
     "METADATA_ARGUMENT",
@@ -36,9 +36,9 @@ __all__ = [
     "TowerSplit",
     "adapt",
     "attention_leaves_rows",
-    "leaves_rows",
     "made_of_pixels",
     "misfits",
+    "own_attention_leaves_rows",
     "prove_split",
     "slice_tower",
     "split_at_load",

@@ -48,7 +48,7 @@ def attention_leaves_rows(tree: SourceTree) -> bool:
     return True
 
 
-def leaves_rows(tree: SourceTree, file: str) -> bool:
+def own_attention_leaves_rows(tree: SourceTree, file: str) -> bool:
     """Whether a model's file has attention of its own that leaves such rows unwritten: no wrapper fills its memory.
 
     It gets the offsets of sequences and makes its output with `torch.empty` or a relative of it (MiMo-V2-Omni).

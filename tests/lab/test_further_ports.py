@@ -123,7 +123,7 @@ def test_rows_that_a_models_own_attention_leaves_are_covered(
 ) -> None:
     """MiMo-V2-Omni's window layers write into `torch.empty_like`, and the next full layer reads all of it."""
     if not covered:
-        monkeypatch.setattr(scaffold.tower, "leaves_rows", lambda *_: False)
+        monkeypatch.setattr(scaffold.tower, "own_attention_leaves_rows", lambda *_: False)
 
     (report,) = prove_numerics(port_of("mimo_v2_omni"), release_tree("0.33.0"))
 

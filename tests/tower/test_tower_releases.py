@@ -17,7 +17,7 @@ from scaffold.tower import (
     Kind,
     TowerSlice,
     attention_leaves_rows,
-    leaves_rows,
+    own_attention_leaves_rows,
     prove_split,
     slice_tower,
     split_tower,
@@ -367,7 +367,7 @@ def test_knows_which_releases_zero_fill_attention(version: str, release_tree: An
 @pytest.mark.trees
 @pytest.mark.parametrize(("model", "own"), [("mimo_v2_omni", True), ("qwen2_5_vl", False), ("moonvit", False)])
 def test_knows_attention_of_a_models_own_that_leaves_rows(model: str, own: bool, release_tree: Any) -> None:
-    assert leaves_rows(release_tree("0.33.0"), f"vllm/model_executor/models/{model}.py") is own
+    assert own_attention_leaves_rows(release_tree("0.33.0"), f"vllm/model_executor/models/{model}.py") is own
 
 
 @pytest.mark.trees
