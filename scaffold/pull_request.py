@@ -439,10 +439,10 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 yield (
                     f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
                 )
-        if view.claims_frames and view.has_vllm_config:
+        if view.claims_frames:
             yield (
-                "- `encoder_cudagraph_max_frames_per_batch` bounds the frames of one video, and not those of a batch, "
-                "which the manager does not bound. The documentation of the option says the latter."
+                "- The manager does not bound the frames of a batch. A call of more frames than "
+                "`max_frames_per_batch` claims shares of the largest budget for them, so that no graph gets too many."
             )
     yield "- What no graph holds (tokens, items, frames, precomputed embeddings) runs eagerly."
     for note in change.prepared.notes:

@@ -1,9 +1,9 @@
 """Plans the changes of the tower and of the model class that a port needs beside the protocol methods.
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
-and takes. The `__init__` of the model class may get statements more. It keeps vLLM's configuration where the port reads
-the user's limit of frames in it, and the model's where the port asks the processing info for the number of frames and
-the class has neither. It keeps the captured offsets where the manager pads no batch to them.
+and takes. The `__init__` of the model class may get statements more. It keeps the model's configuration where the port
+asks the processing info for the number of frames and the class has neither that nor vLLM's. It keeps the captured
+offsets where the manager pads no batch to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_
 from scaffold.plan.file_plans import Fact
 from scaffold.plan.methods import MODELS
 from scaffold.plan.processor import known_constants
-from scaffold.plan.views import DATA_PARALLEL, TreeFacts, claims_frames, counter_of
+from scaffold.plan.views import DATA_PARALLEL, TreeFacts, counter_of
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.syntax import (
     FunctionNode,
@@ -178,16 +178,12 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
     if split is not None:
         for part in split.edits:
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
-    claims = dialect is not None and claims_frames(port, dialect)
     inits = _Inits(port, program, tree, family)
-    if claims and not facts.has_vllm_config and inits.keep_everywhere("vllm_config", "vllm_config"):
-        facts = replace(facts, has_vllm_config=True)
-    asks = port.frames_info and (not claims or (dialect is not None and dialect.frames_method))
     knows = facts.has_vllm_config or _has(family, "model_config")
-    if asks and not knows and not inits.keep("model_config", "vllm_config.model_config"):
+    if port.frames_info and not knows and not inits.keep_everywhere("model_config", "vllm_config.model_config"):
         raise DiagnosticError.of(
             "VCG419",
-            f"{model.class_name} keeps no configuration to ask for the number of frames",
+            f"{model.class_name}, or a subclass of it, keeps no configuration to ask for the number of frames",
             tree.span(model.path, model.line),
             "give budget.frames as an expression instead of a method of the processing info",
         )

@@ -660,7 +660,7 @@ class SequenceView:
 class PackedView(SizedView):
     """Rows of all items behind each other; metadata that the tower computes from the grids.
 
-    `claims_frames`: a video claims so many tokens that those of a batch bound its frames.
+    `claims_frames`: a video can claim more tokens than it has, so that no graph gets more frames than sequences.
     """
 
     rows: Code
@@ -687,7 +687,6 @@ class PackedView(SizedView):
     model_config: Code
     counts_frames: bool
     claims_frames: bool
-    has_vllm_config: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -720,7 +719,7 @@ class PackedView(SizedView):
 
     @property
     def counts_video(self) -> bool:
-        return self.has_video and not self.claims_frames
+        return self.has_video
 
     @property
     def has_hook(self) -> bool:
@@ -736,12 +735,6 @@ class PackedView(SizedView):
     def may_go_eager(self) -> bool:
         """Whether there are batches that no graph serves: precomputed embeddings, more frames than sequences."""
         return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
-
-    @property
-    def claims_eager(self) -> Code:
-        """Whether no graph holds an item: embeddings, or a video of more frames than the user's limit."""
-        embeds = [f"{self.embeds_key} in mm_kwargs"] if self.embeds is not None else []
-        return Code(" or ".join([*embeds, *(["too_long"] if self.has_vllm_config else [])]))
 
     @property
     def video_sizes(self) -> str | None:
@@ -1408,7 +1401,7 @@ def _tiles(port: TilesPort, profile: ProtocolProfile, facts: TreeFacts) -> Tiles
 
 
 def claims_frames(port: AnyPort, dialect: Dialect) -> bool:
-    """Whether a video claims so many tokens that those of a batch bound its frames."""
+    """Whether a video can claim more tokens than it has, so that no graph gets more frames than sequences."""
     return isinstance(port, PackedPort) and port.counts_frames and port.has_video and dialect.zero_path_tokens
 
 
@@ -1486,7 +1479,6 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         claims_frames=claimed,
-        has_vllm_config=facts.has_vllm_config,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,

@@ -119,7 +119,7 @@ def test_a_replay_is_dropped_only_where_the_manager_cannot_be_told(generation: s
     assert ["replay_is_dropped" in made.get(name, "") for name in dropping] == [drops, drops]
     declared = made.get("get_encoder_cudagraph_item_specs", "")
     assert ("above" in declared) is (dialect.item_specs and embeds and not (told and unit == "frame"))
-    assert ("max(tokens, t * self._encoder_cudagraph_frame_tokens)" in declared) is (told and unit == "frame")
+    assert ("max(tokens, t * frame_tokens)" in declared) is (told and unit == "frame")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_images_have_one_frame_in_a_graph(changes: dict[str, None], declared: st
 def test_a_port_of_videos_alone_claims_frames_always(embeds: bool) -> None:
     changes = {"modalities.image": None, "integration": None, **({} if embeds else {"modalities.video.embeds": None})}
     made = methods(port_of("qwen2_vl", changes), "v0_30")["get_encoder_cudagraph_item_specs"]
-    claim = "path_tokens = max(tokens, t * self._encoder_cudagraph_frame_tokens)"
+    claim = "path_tokens = max(tokens, t * frame_tokens)"
     assert (f"else:\n            {claim}" in made) is embeds
     assert claim in made
 

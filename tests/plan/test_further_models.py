@@ -23,7 +23,6 @@ pytestmark = pytest.mark.trees
 
 TEST = "tests/models/multimodal/generation/test_vit_cudagraph.py"
 DOCS = "docs/design/cuda_graphs_multimodal.md"
-GLM_NEXT = "vllm/models/glm5next/common/model.py"
 EXAMPLE = "the example list"  # its file moves between releases
 MODELS = "vllm/model_executor/models"
 
@@ -69,8 +68,6 @@ class TestPort:
         new = {TEST, DOCS, EXAMPLE} if minor <= pristine else set()
         without_example = TEST in new and model == "glm4_1v"
         new -= {EXAMPLE} if without_example else set()
-        if model == "glm4_1v" and tree.exists(GLM_NEXT):
-            new |= {GLM_NEXT}  # the subclass keeps the user's limit of frames, too
 
         examples = find_example_list(tree)
         assert examples is not None

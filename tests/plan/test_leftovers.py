@@ -32,11 +32,7 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "idefics3": ({"_get_num_patches_list"}, {"get_position_ids"}, set()),
     "ernie45_vl": (set(), {"scatter_output_slices"}, set()),
     "gemma3_mm": (set(), {"vit_positions_per_patch"}, set()),
-    "glm4_1v": (
-        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
-        set(),
-        {"Glm4vForConditionalGeneration.get_max_frames_per_video"},  # a test of the model asks for it
-    ),
+    "glm4_1v": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
     "internvl": ({"_get_internvl_patches_list"}, set(), set()),
     "mllama4": ({"get_image_patches_per_chunk"}, set(), {"Llama4ForConditionalGeneration.vllm_config"}),
     "qwen2_5_vl": (
@@ -52,7 +48,7 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "qwen3_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
         set(),
-        {"Qwen3VLProcessingInfo.get_num_frames_with_most_features"},  # the port asks for no number of frames
+        set(),
     ),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
@@ -341,24 +337,28 @@ FRAMES = "get_max_frames_per_video"
 
 
 def test_a_method_stays_that_a_test_of_the_model_names(release_tree) -> None:
-    """vLLM's test of GLM-4.1V asks for the limit of frames, which no port has a use for."""
-    tree, port = release_tree("0.33.0"), load_port("glm4_1v")
-    prepared = prepare_port(port, tree, replace=True)
-    files = {change.path: change.after or b"" for change in prepared.changed}
-    path = f"{MODELS}/glm4_1v.py"
+    """The limit of frames has no use in a port of images."""
+    tree, port = release_tree("0.33.0"), load_port("ernie45_vl")
+    path, test = f"{MODELS}/ernie45_vl.py", "tests/models/test_ernie45_vl.py"
+    before = "    def get_encoder_cudagraph_budget_range("
+    method = f"    def {FRAMES}(self) -> int:\n        return 600\n"
+    text = tree.read(path).replace(before, f"{method}\n{before}", 1)
+    named = f"from vllm.model_executor.models import ernie45_vl\nernie45_vl.X.{FRAMES}\n"
+    tree = tree.with_files({path: text.encode(), test: named.encode()})
 
-    method = f"    def {FRAMES}(self) -> int:\n        return _MAX_FRAMES_PER_VIDEO\n"
-    assert tree.read(path).count(method) == files[path].decode().count(method) == 1
-    [note] = [note for note in prepared.notes if note.code == "VCG522"]
+    prepared = prepare_port(port, tree, replace=True)
+
+    files = {change.path: change.after or b"" for change in prepared.changed}
+    assert text.count(method) == files[path].decode().count(method) == 1
+    [note] = [note for note in prepared.notes if note.code == "VCG522" and FRAMES in note.message]
     assert note.span is not None
-    assert tree.read(path).splitlines()[note.span.line - 1] == method.splitlines()[0]
+    assert text.splitlines()[note.span.line - 1] == method.splitlines()[0]
     assert note.help is not None
-    assert note.help.startswith("see vllm-0.33.0/tests/models/multimodal/processing/test_glm4_1v.py, line ")
+    assert note.help.startswith(f"see vllm-0.33.0/{test}, line ")
     ported = tree.with_files(files)
     assert prepare_port(port, ported).changed == ()
     assert prepare_port(port, ported, replace=True).changed == ()
-    without = tree.with_files(dict.fromkeys(tree.containing("tests", ".py", [FRAMES]), b""))
-    assert prepare_port(port, without, replace=True).changed != prepared.changed
+    assert prepare_port(port, tree.with_files({test: b""}), replace=True).changed != prepared.changed
 
 
 @pytest.mark.parametrize(

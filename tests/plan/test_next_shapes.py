@@ -232,7 +232,7 @@ def test_the_lines_are_those_of_the_page(tree: SourceTree, release_tree: Any) ->
 
 # --- another shape of the port ----------------------------------------------------------------------------------------
 
-CHARGE = " * self._encoder_cudagraph_frame_tokens"
+CHARGE = " * frame_tokens)"
 #: Texts of our port and what a person makes of them, for the design of upstream's first port after 0.33.
 BY_HAND = {
     "budgets in patches": {
@@ -242,7 +242,7 @@ BY_HAND = {
         "return min(64, max_budget)": "return min(64 * patches, max_budget)",
         "path_tokens = tokens =": """path_tokens = t * h * w
             tokens =""",
-        "max(tokens, t * self": "max(path_tokens, t * m**2 * self",
+        "max(tokens, t * frame": "max(path_tokens, t * m**2 * frame",
         "        # Capture images one token high": """        token_budget //= m**2
         # Capture images one token high""",
     },
@@ -254,7 +254,9 @@ BY_HAND = {
         "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
         axis = {"encoder_cudagraph_axis_keys": (modality,)}
         return axis | {key: chosen,""",
-        "if max_frames_per_batch:": 'if axis_keys == ("video",):',
+        "        num_seqs = max(": """        if axis_keys == ("image",):
+            max_frames = 0
+        num_seqs = max(""",
     },
 }
 

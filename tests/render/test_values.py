@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from textwrap import indent
@@ -228,7 +229,7 @@ def test_packed_grids(kind: str, budget: int) -> None:
 
 def test_packed_grids_are_what_the_config_and_the_specs_say() -> None:
     model = made("qwen2_5_vl", Packed)
-    assert not hasattr(model.get_encoder_cudagraph_config(), "max_frames_per_video"), "no size depends on it"
+    assert model.get_encoder_cudagraph_config().max_frames_per_video == 3
     limits = Struct(scheduler_config=Struct(max_num_batched_tokens=500), model_config=Struct(max_model_len=200))
     assert model.get_encoder_cudagraph_budget_range(limits) == (64, 200)
     specs = model.get_encoder_cudagraph_item_specs(packed_batch())
@@ -253,47 +254,57 @@ def test_what_no_graph_of_packed_grids_holds_runs_eagerly() -> None:
     assert path_tokens(model, large) == [24], "what it has"
 
 
-@pytest.mark.parametrize("frames", [1, 2, 3, 5, 7, 16, 40])
+@pytest.mark.parametrize("frames", [0, 1, 2, 3, 5, 7, 16, 40])
 @pytest.mark.parametrize("items", [1, 2, 6])
-@pytest.mark.parametrize("known", [False, True])
-def test_videos_of_a_graph_have_no_more_frames_than_it(known: bool, items: int, frames: int) -> None:
-    """Whatever batches the manager makes of them, by their number and the tokens of the path. The manager checks none
-    against the user's limit of frames. Where a port knows it, each item may have so many, and longer videos no graph.
-    """
+def test_videos_of_a_graph_have_no_more_frames_than_it(items: int, frames: int) -> None:
+    """Whatever batches the manager makes of them, by their number and the tokens of the path, which bound no frames."""
     budgets = (64, 24, 8)
-    model = made("qwen2_5_vl", Packed, TreeFacts(attention_fills_zeros=True, has_vllm_config=known))
-    model.vllm_config = limited(frames)
+    model = made("qwen2_5_vl", Packed, TreeFacts(attention_fills_zeros=True))
     rooms = {}
     for budget in budgets:
-        kept = model.prepare_encoder_cudagraph_capture_inputs(
-            budget, items, frames, torch.device("cpu"), torch.float
-        ).values
+        kept = capture(model, budget, items, frames)
         rooms[budget] = len(kept["cu_seqlens"]) - 1
-        assert rooms[budget] == max(items, min(budget // 8, frames * items) if known else budget // 8)
+        assert rooms[budget] == max(items, min(budget // 8, frames))
     grids = [[t, 2, 2 * w] for t in (1, 2, 3, 5, 7) for w in (1, 3)]
     for some in itertools.combinations(grids, items):
-        pixels = torch.zeros(sum(t * h * w for t, h, w in some), 1)
-        tokens = path_tokens(model, {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(some)})
-        for budget in budgets:
-            assert sum(tokens) > budget or sum(t for t, _, _ in some) <= rooms[budget], (some, budget)
+        tokens = path_tokens(model, videos(some))
+        for count in range(1, items + 1):
+            for batch in itertools.combinations(range(items), count):
+                budget = next((one for one in sorted(budgets) if one >= sum(tokens[i] for i in batch)), None)
+                assert budget is None or sum(some[i][0] for i in batch) <= rooms[budget], (some, batch)
+
+
+def videos(grids: Sequence[list[int]]) -> dict[str, Any]:
+    pixels = torch.zeros(sum(t * h * w for t, h, w in grids), 1)
+    return {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(grids)}
+
+
+def capture(model: Any, budget: int, items: int, frames: int) -> dict[str, torch.Tensor]:
+    inputs = model.prepare_encoder_cudagraph_capture_inputs(budget, items, frames, torch.device("cpu"), torch.float)
+    values: dict[str, torch.Tensor] = inputs.values
+    return values
 
 
 @pytest.mark.parametrize(
-    ("limit", "tokens"),
-    [(None, [8, 8, 16]), (0, [2**31 - 1] * 3), (1, [8, 8, 2**31 - 1]), (2, [8, 8, 16])],
+    ("limit", "grids", "tokens"),
+    [
+        (16, [[1, 2, 2], [2, 6, 6], [8, 2, 2]], [8, 18, 64]),
+        (8, [[4, 2, 2], [4, 2, 2]], [32, 32]),
+        # Together too many: of 64 tokens each frame claims its share.
+        (4, [[1, 2, 2], [2, 6, 6], [5, 2, 2]], [16, 32, 80]),
+        (3, [[2, 2, 2], [2, 2, 2]], [44, 44]),
+        (0, [[1, 2, 2], [2, 2, 2]], [64, 128]),
+    ],
 )
-def test_a_frame_claims_eight_tokens_and_a_longer_video_than_the_limit_has_no_graph(
-    limit: int | None, tokens: list[int]
+def test_frames_claim_eight_tokens_each_and_a_share_where_a_call_has_too_many(
+    limit: int, grids: list[list[int]], tokens: list[int]
 ) -> None:
-    """A share of the largest budget would send short videos to large graphs."""
-    model = made("qwen2_5_vl", Packed, TreeFacts(has_vllm_config=True))
-    model.vllm_config = limited(limit)
-    assert path_tokens(model, packed_batch("video")) == tokens
+    """A share in each call would send short videos to large graphs."""
+    model = made("qwen2_5_vl", Packed, TreeFacts(attention_fills_zeros=True))
+    for budget in (64, 24):
+        capture(model, budget, 2, limit)
+    assert path_tokens(model, videos(grids)) == tokens
     assert path_tokens(model, packed_batch()) == [6, 1, 4], "an image has one frame, and no limit"
-
-
-def limited(frames: int | None) -> Any:
-    return Struct(compilation_config=Struct(encoder_cudagraph_max_frames_per_batch=frames))
 
 
 def path_tokens(model: Any, batch: dict[str, Any]) -> list[int]:

@@ -159,7 +159,7 @@ def grid_sessions(modalities: Sequence[str], merge: int, found: GridRange, frame
         )
     )  # fmt: skip
     limit = frames if "video" in modalities else 0
-    # The manager checks no batch against the user's limit: tokens alone bound its frames, from 0.27 on by eight each.
+    # The manager checks no batch against the user's limit: the tokens that its videos claim bound its frames.
     limited = list(
         videos(
             "more frames than the user's limit", [grid(1, 1, 4)], [grid(1, 1, 18)], [grid(1, 1, 2)] * 9,
