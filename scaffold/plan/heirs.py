@@ -19,7 +19,7 @@ from scaffold.plan.leftovers import find_leftovers, find_tested
 from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.registry import REGISTRY, read_registry
 from scaffold.render import render_template
-from scaffold.syntax import find_class, made_by
+from scaffold.syntax import FunctionNode, made_by
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
@@ -180,12 +180,18 @@ def _notes(
 def _own_tower(tree: SourceTree, heir: Subclass, attribute: str) -> str | None:
     """The class of a subclass's own tower, by its name where it is defined.
 
-    OpenCUA's tower is Qwen2.5-VL's, imported under another name.
+    OpenCUA's tower is Qwen2.5-VL's, imported under another name. EXAONE 4.5's only builds that one with other values.
     """
-    module = tree.parse(heir.path)
-    owner = find_class(module, heir.class_name)
-    name = made_by(owner, attribute) if owner else None
-    if name is None:
-        return None
-    imports = (alias for node in module.body if isinstance(node, ast.ImportFrom) for alias in node.names)
-    return next((alias.name for alias in imports if name == alias.asname), name)
+    program = Program(tree)
+    module, owner = program.owner(heir.path, heir.class_name)
+    name = made_by(owner, attribute)
+    found = program.resolve(module, name) if name else None
+    if found is None or not isinstance(found[1], ast.ClassDef):
+        return name
+    lineage = program.lineage((found[0], found[1]))
+    return next((node.name for _, node in lineage if _has_code(node)), name)
+
+
+def _has_code(owner: ast.ClassDef) -> bool:
+    """Whether a class has a method beside its `__init__`."""
+    return any(isinstance(node, FunctionNode) and node.name != "__init__" for node in owner.body)

@@ -92,14 +92,19 @@ def test_a_subclass_that_the_release_does_not_have_is_left_out(release_tree):
 
 
 def test_a_tower_of_its_own_is_warned_about(release_tree):
-    """EXAONE-4.5's is another class; OpenCUA's is the ported one, imported under another name."""
-    notes = [note for note in plan(release_tree("0.33.0"), "qwen2_5_vl", replace=True).notes if note.code == "VCG428"]
+    """GLM-5-Next's is another class. OpenCUA's is the ported one under another name, EXAONE 4.5's builds it anew."""
 
-    (exaone,) = (note for note in notes if note.severity is Severity.WARNING)
-    assert "Exaone4_5_ForConditionalGeneration" in exaone.message
-    assert "EXAONE4_5_VisionTransformer instead of Qwen2_5_VisionTransformer" in exaone.message
-    (same,) = (note for note in notes if note.severity is Severity.INFO)
-    assert "OpenCUAForConditionalGeneration" in same.message
+    def notes(name: str) -> dict[Severity, str]:
+        planned = plan(release_tree("0.33.0"), name, replace=True)
+        return {note.severity: note.message for note in planned.notes if note.code == "VCG428"}
+
+    found = notes("glm4_1v")[Severity.WARNING]
+    assert "Glm5NextForConditionalGeneration" in found
+    assert "Glm5NextVisionTransformer instead of Glm4vVisionTransformer" in found
+    assert notes("qwen2_5_vl").keys() == {Severity.INFO}
+    same = notes("qwen2_5_vl")[Severity.INFO]
+    assert "Exaone4_5_ForConditionalGeneration" in same
+    assert "OpenCUAForConditionalGeneration" in same
 
 
 def test_towers_of_tiles_are_not_compared(release_tree):
