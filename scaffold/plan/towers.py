@@ -384,7 +384,7 @@ def _device_bounds(tower: TowerSlice) -> list[str]:
 
 
 def _waits(tower: TowerSlice) -> dict[str, None]:
-    """What the moved statements of a tower still wait for the GPU for, each once."""
+    """Reasons for which the moved statements of a tower still wait for the GPU, each once."""
     return {hazard.what: None for hazard in tower.hazards if hazard.moved and hazard.waits}
 
 

@@ -221,7 +221,7 @@ class TowerSlice:
     constants: tuple[Parameter, ...] = ()
     #: Offsets that upstream makes on the device, and the metadata method on the host: they go to the device at its end.
     on_host: frozenset[str] = frozenset()
-    #: Of methods of the class that moved statements call.
+    #: Methods of the class that moved statements call have these.
     uploads: tuple[Upload, ...] = ()
 
     @property
@@ -274,7 +274,7 @@ class MethodEdit:
     adds: tuple[str, ...]
     source: str
     added: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
-    #: What the source needs of other modules: module and name.
+    #: Names that the source needs of other modules: module and name.
     imports: tuple[tuple[str, str], ...] = ()
 
 

@@ -552,7 +552,7 @@ class _Slicer:
         )
 
     def offset_devices(self, found: TowerSlice) -> frozenset[ast.expr]:
-        """What puts values on the device of which only offsets and their longest sequence follow: devices, uploads.
+        """Devices and uploads that put values on the device from which only offsets and their longest sequence follow.
 
         The metadata method makes these of the grid on the host, since their lengths are values: no step waits there.
         None where the tree has no function that uploads them.
