@@ -135,7 +135,7 @@ def _fits(port: AnyPort, tree: SourceTree) -> bool:
 def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
     """The answer of one release."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.edit import ReplaceMethod
+    from scaffold.edit import AddImport, ReplaceMethod
     from scaffold.plan.towers import plan_tower
     from scaffold.protocol import find_model
 
@@ -148,7 +148,8 @@ def _look(port: AnyPort, tree: SourceTree) -> TowerAnswer:
         return TowerAnswer(None, "its methods go into a class whose subclasses vLLM makes")
     split = {(edit.class_name, edit.replaces) for edit in plan.split.edits} if plan.split else set()
     # An adapter finds the way to a cut's encoder when the model is made.
-    edits = [edit for edits in plan.edits.values() for edit in edits] if plan.way is None else []
+    every = [edit for edits in plan.edits.values() for edit in edits] if plan.way is None else []
+    edits = [edit for edit in every if not isinstance(edit, AddImport)]  # a split at load gets its names itself
     other = {(edit.class_name, edit.name) for edit in edits if isinstance(edit, ReplaceMethod)} - split
     known = len(edits) == len(split) + len(other) and other <= {(port.class_name, "__init__")}
     assert known, "an edit of the tree that an adapter knows nothing of"

@@ -156,7 +156,7 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     if isinstance(view, SizedView) and view.switches:
         # Elsewhere, `patch` is a patch.
         importable["patch"] = "unittest.mock"
-    if facts.sync_guard is not None:
+    if facts.sync_guard is not None and facts.waits:
         importable["gpu_sync_allowed"] = facts.sync_guard
     if facts.info_class is not None:
         module, name = facts.info_class

@@ -20,7 +20,7 @@ from scaffold.descriptor import CutPort, PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
 from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
-from scaffold.edit.operations import Edit, ReplaceMethod
+from scaffold.edit.operations import AddImport, Edit, ReplaceMethod
 from scaffold.plan.code import CAPACITIES
 from scaffold.plan.cut import extraction_facts, is_data_parallel, plan_way, way_facts
 from scaffold.plan.file_plans import Fact
@@ -171,12 +171,13 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
     frames = port.sequences[0].unit != "item"
     split = None if tower.already_split else split_tower(tower, frames=frames)
     if split is not None:
-        facts = replace(facts, sync_guard=_sync_guard(tree))
+        facts = replace(facts, sync_guard=_sync_guard(tree), waits=tuple(_waits(tower)))
     parameters = split.method_parameters if split else tower.method_parameters
     _check_fit(port, tower, parameters, tree.span(tower.file, owner.lineno))
     edits: defaultdict[str, list[Edit]] = defaultdict(list)
     if split is not None:
         for part in split.edits:
+            edits[part.file] += [AddImport(module, name) for module, name in part.imports]
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
     inits = _Inits(port, program, tree, family)
     knows = facts.has_vllm_config or _has(family, "model_config")
@@ -376,6 +377,11 @@ def _device_bounds(tower: TowerSlice) -> list[str]:
 
     own = [one.key for one in tower.crossings if one.kind is Kind.HOST_BOUND and one.host is False]
     return own + [key for child in tower.children for key in _device_bounds(child.slice)]
+
+
+def _waits(tower: TowerSlice) -> dict[str, None]:
+    """Reasons for which the moved statements of a tower still wait for the GPU, each once."""
+    return {hazard.what: None for hazard in tower.hazards if hazard.moved and hazard.waits}
 
 
 def _home(program: Program, family: Family, named: str) -> str:

@@ -77,8 +77,8 @@ class TreeFacts:
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
     processor sets to a default, by the descriptor's names for them. `sync_guard`: the module of `gpu_sync_allowed`,
-    where the tree has it and the port splits the tower, whose statements may wait for the GPU: vLLM's own tests on a
-    GPU fail there without.
+    where the tree has it and the port splits the tower; `waits`: what moved statements wait for the GPU for, where
+    vLLM's own tests on a GPU fail without.
     `shares_items`: ranks may share the items of a batch, so that one of them may get none. `padding`: vLLM's own
     functions that pad offsets, as `(module, name)`, that of FlashInfer's last where the port needs it.
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
@@ -103,6 +103,7 @@ class TreeFacts:
     counters: frozenset[str] = frozenset()
     device_bounds: tuple[str, ...] = ()
     sync_guard: str | None = None
+    waits: tuple[str, ...] = ()
     constants: Mapping[str, int] = field(default_factory=dict)
     shares_items: bool = True
     padding: tuple[tuple[str, str], ...] = ()
@@ -694,7 +695,7 @@ class PackedView(SizedView):
     filler_why: str
     filler_lets: Lets
     device_bounds: tuple[str, ...]
-    guards_syncs: bool
+    guarded: tuple[str, ...]
     padding: tuple[str, ...]
     keeps_offsets: bool
     #: Whether the tree's checks ask that the result of `embed_multimodal` is not None.
@@ -1486,7 +1487,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         filler_lets=filler_lets,
         filler_why=_FILLER_WHY[any(map(_has_own_bound, port.sequences))],
         device_bounds=facts.device_bounds,
-        guards_syncs=facts.sync_guard is not None,
+        guarded=facts.waits if facts.sync_guard is not None else (),
         padding=tuple(name for _, name in facts.padding),
         keeps_offsets=facts.keeps_offsets,
         asserts_embeddings=facts.checks_types and facts.embeds_nothing,

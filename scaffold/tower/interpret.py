@@ -7,7 +7,7 @@ child modules. Nothing of the tree is imported or executed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
@@ -80,6 +80,9 @@ class RawHazard:
     text: str
     via: tuple[str, ...]
     labels: Label
+    #: The expression itself; whether it waits for the GPU where the grid is on the host.
+    node: ast.AST
+    waits: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +116,21 @@ class Frame:
 class Interpreter:
     """Interprets one entry function and everything that it calls."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, on_host: Collection[ast.expr] = ()) -> None:
+        """`on_host`: devices of the entry function that are taken for the host, and uploads that are not made."""
         self.program = program
+        self.on_host = on_host
         self.facts: dict[ast.stmt, Facts] = {}
         self.values: dict[ast.expr, Value] = {}
         #: The value of each variable that a statement of the entry function wrote, after that statement.
         self.after: dict[tuple[ast.stmt, str], Value] = {}
         self.hazards: dict[tuple[int, int, str, int, str], RawHazard] = {}
+        #: The function of each look-up in a table of the device by an index on the host.
+        self.host_indices: dict[ast.Subscript, FunctionNode] = {}
         self._bounds: dict[Evidence, ast.stmt] = {}  # where a maximum was computed, and under which statement
         self.static_reads: dict[ast.expr, tuple[str, str]] = {}
-        self.followed: set[ast.Call] = set()
+        #: The calls of the entry function whose functions were read, and these.
+        self.followed: dict[ast.Call, FunctionNode] = {}
         self._stack: list[FunctionNode] = []
         self._via: list[str] = []
         self._memo: dict[tuple[object, ...], tuple[Value, tuple[RawHazard, ...]]] = {}
@@ -333,7 +341,8 @@ class Interpreter:
         # `x.chunk(3, -1)` is a tuple of a known length, whatever `x` is.
         parts = isinstance(node, ast.Call) and call_name(node) == "chunk"
         if value.form is Form.TENSOR and value.labels & DERIVED and not parts:
-            self._hazard(node, "iteration over a tensor", "each step waits for the device", value.labels)
+            waits = value.host is False
+            self._hazard(node, "iteration over a tensor", "each step waits for the device", value.labels, waits)
         if value.items:
             return _join_all(value.items).with_labels(value.labels)
         form = value.form if value.form in (Form.TENSOR, Form.NUMPY) else Form.UNKNOWN
@@ -593,7 +602,8 @@ class Interpreter:
             isinstance(first, ast.UnaryOp) and isinstance(first.operand, ast.Constant)
         )
         if _is_boolean(first) and index.labels & DERIVED:
-            self._hazard(node, "boolean index", "the result's shape depends on values", labels)
+            waits = base.host is False
+            self._hazard(node, "boolean index", "the result's shape depends on values", labels, waits)
             return replace(base, labels=labels, items=None)
         if isinstance(first, ast.Slice):
             return replace(base, labels=labels, items=None)
@@ -607,11 +617,13 @@ class Interpreter:
                 and chosen.form is Form.TENSOR
                 and base.form is not Form.NUMPY
             ):
+                self.host_indices[node] = self._stack[-1]
                 self._hazard(
                     node,
                     "host index of a device table",
                     "copies the index to the device, which a capture forbids",
                     labels,
+                    True,
                 )
             value = Value(
                 labels, base.form if base.form is not Form.PYTHON else Form.UNKNOWN, base.role, host=base.host
@@ -655,12 +667,12 @@ class Interpreter:
         else:
             base = self.eval(node.func)
             labels |= base.labels
+        if node in self.on_host:
+            return replace(args[0], host=True)
         if self._via:
             self._check_bound(node, keywords.get(_LONGEST, CONST))
         followed = self._follow(node, name, base, args, keywords)
         if followed is not None:
-            if self._top:
-                self.followed.add(node)
             if name == "invert_permutation":
                 followed = followed.as_role(Role.PERMUTATION, self._evidence(node, "inverse of a permutation"))
             return followed
@@ -827,8 +839,7 @@ class Interpreter:
 
     def _place(self, device: ast.expr) -> bool | None:
         """Whether a device expression means the host: that of another tensor is wherever that tensor is."""
-        text = ast.unparse(device)
-        if "cpu" in text:
+        if device in self.on_host or "cpu" in ast.unparse(device):
             return True
         if isinstance(device, ast.Attribute) and device.attr == "device" and root_name(device) != "self.device":
             base = self.values.get(device.value, CONST)
@@ -839,20 +850,22 @@ class Interpreter:
         node, name, base, method = call.node, call.name, call.base, call.method
         args, keywords, labels = call.args, call.keywords, call.labels
         own = base.labels if method else labels
+        waits = (base if method else args[0] if args else CONST).host is False
         if method and name in ON_HOST and own & DERIVED and base.form is not Form.PYTHON:
-            self._hazard(node, f".{name}()", ON_HOST[name], own)
+            self._hazard(node, f".{name}()", ON_HOST[name], own, waits)
         elif name in SIZED_BY_VALUES and labels & DERIVED:
-            self._hazard(node, f"{name}()", "the result's shape depends on values", labels)
+            self._hazard(node, f"{name}()", "the result's shape depends on values", labels, waits)
         elif name == "where" and len(node.args) == 1 and labels & DERIVED:
-            self._hazard(node, "where() with one argument", "the result's shape depends on values", labels)
+            self._hazard(node, "where() with one argument", "the result's shape depends on values", labels, waits)
         elif name == "repeat_interleave" and labels & DERIVED and "output_size" not in keywords:
             counts = args[0] if method and args else args[1] if len(args) > 1 else CONST
             if counts.labels & DERIVED:
-                self._hazard(
-                    node, "repeat_interleave() with computed repeats", "the result's shape depends on values", labels
-                )
+                what = "repeat_interleave() with computed repeats"
+                self._hazard(node, what, "the result's shape depends on values", labels, waits)
         elif name in _FACTORIES and not method and labels & DERIVED and args and args[0].form is not Form.TENSOR:
-            self._hazard(node, f"{name}() of host data", "host values are baked in, or copied to the device", labels)
+            copies = not self._host(call)
+            reason = "host values are baked in, or copied to the device"
+            self._hazard(node, f"{name}() of host data", reason, labels, copies)
         elif (
             name in _SIZED_FACTORIES
             and not method
@@ -861,9 +874,10 @@ class Interpreter:
         ):
             self._hazard(node, f"{name}() of a computed size", "the size is frozen at capture", labels)
         elif name in ("to", "cuda") and method and base.host and base.labels & DERIVED and not self._host(call):
-            self._hazard(node, f".{name}(device) of a host tensor", "a host-to-device copy", base.labels)
+            blocks = "non_blocking" not in keywords
+            self._hazard(node, f".{name}(device) of a host tensor", "a host-to-device copy", base.labels, blocks)
         elif name in ("int", "float", "bool") and not method and args and _is_derived_tensor(args[0]):
-            self._hazard(node, f"{name}() of a tensor", "waits for the device and bakes the value", labels)
+            self._hazard(node, f"{name}() of a tensor", "waits for the device and bakes the value", labels, waits)
 
     def _check_bound(self, node: ast.Call, bound: Value) -> None:
         """A longest sequence that is computed only below the statement whose attention gets it stays there."""
@@ -878,10 +892,14 @@ class Interpreter:
             self._hazard(node, "branch on data", "the branch taken at capture is the only one replayed", value.labels)
         elif value.labels & Label.META:
             self._hazard(
-                node, "branch on metadata", "the branch taken at capture is the only one replayed", value.labels
+                node,
+                "branch on metadata",
+                "the branch taken at capture is the only one replayed",
+                value.labels,
+                value.host is False,
             )
 
-    def _hazard(self, node: ast.AST, what: str, reason: str, labels: Label) -> None:
+    def _hazard(self, node: ast.AST, what: str, reason: str, labels: Label, waits: bool = False) -> None:
         if self._anchor is None:
             return
         module = self.frame.module
@@ -889,7 +907,17 @@ class Interpreter:
         lines = module.text.split("\n")
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
         raw = RawHazard(
-            self._anchor, self._site or node, what, reason, module.shown, line, text, tuple(self._via), labels
+            self._anchor,
+            self._site or node,
+            what,
+            reason,
+            module.shown,
+            line,
+            text,
+            tuple(self._via),
+            labels,
+            node,
+            waits,
         )
         for collector in self._collect:
             collector.append(raw)
@@ -932,7 +960,10 @@ class Interpreter:
             derived |= value.labels
         if not derived:
             return None
-        return self._summary(node, target, skip_self, args, keywords)
+        result = self._summary(node, target, skip_self, args, keywords)
+        if result is not None and self._top:
+            self.followed[node] = target[2]
+        return result
 
     def _module_target(self, func: ast.expr, base: Value) -> tuple[Module, Owner | None, FunctionNode] | None:
         """The method that a call on a module object reaches: a child's `forward` or other method, but no layer's."""

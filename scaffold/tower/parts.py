@@ -80,6 +80,8 @@ class Hazard:
     via: tuple[str, ...] = ()
     #: The label of what it depends on. A split must not leave metadata behind in the captured part.
     label: Label = Label.NONE
+    #: Whether it waits for the GPU in an eager call, too, where the grid is on the host.
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,16 @@ class Declassified:
 
 
 @dataclass(frozen=True, eq=False)
+class Upload:
+    """An index on the host of a table on the device: `index` goes there in front of `statement` of a method."""
+
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    statement: ast.stmt
+    index: str
+    table: str
+
+
+@dataclass(frozen=True, eq=False)
 class ChildSlice:
     """A child module whose metadata arrives as arguments of `call`, sliced in its own right.
 
@@ -200,11 +212,17 @@ class TowerSlice:
     declassified: tuple[Declassified, ...] = field(default=(), repr=False)
     #: Metadata arguments of children that have no effect there: the new `forward` passes None.
     dead_arguments: tuple[ast.expr, ...] = field(default=(), repr=False)
+    #: Calls whose last argument is one of these, and whose parameter is None by default: it goes.
+    shortened: tuple[ast.Call, ...] = ()
     children: tuple[ChildSlice, ...] = ()
     hazards: tuple[Hazard, ...] = ()
     class_members: frozenset[str] = frozenset()
     #: Parameters with a default that the metadata statements read (they are passed on to the metadata method).
     constants: tuple[Parameter, ...] = ()
+    #: Offsets that upstream makes on the device, and the metadata method on the host: they go to the device at its end.
+    on_host: frozenset[str] = frozenset()
+    #: Methods of the class that moved statements call have these.
+    uploads: tuple[Upload, ...] = ()
 
     @property
     def moved_lines(self) -> tuple[int, ...]:
@@ -256,6 +274,8 @@ class MethodEdit:
     adds: tuple[str, ...]
     source: str
     added: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
+    #: Names that the source needs of other modules: module and name.
+    imports: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from scaffold.diagnostics import Diagnostic, Span
 from scaffold.tower.parts import Kind, MethodEdit, Place, TowerSlice, TowerSplit, flatten
-from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
+from scaffold.tower.slicing import HOST, METADATA_ARGUMENT, METADATA_METHOD, UPLOAD
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _HELP = "this is a defect of vitcg-scaffold, nothing was written: please report it with the tower and the vLLM release"
 
 
@@ -34,14 +35,18 @@ def prove_split(
     file = file if file is not None else split.slice.file
     before, after = ast.parse(before_source), ast.parse(after_source)
     takes = frozenset(parameter.name for parameter in split.method_parameters)
-    slices = {id(edit): tower for edit, tower in zip(split.edits, _slices(split.slice), strict=True)}
+    split_here = [edit for edit in split.edits if edit.adds]
+    slices = {id(edit): tower for edit, tower in zip(split_here, _slices(split.slice), strict=True)}
     problems: list[Diagnostic] = []
     touched: set[tuple[str, str]] = set()
     for edit in split.edits:
         if edit.file != file:
             continue
         touched |= {(edit.class_name, name) for name in (edit.replaces, *edit.adds)}
-        problems += _prove_class(before, after, edit, slices[id(edit)], takes)
+        if edit.adds:
+            problems += _prove_class(before, after, edit, slices[id(edit)], takes)
+        else:
+            problems += _prove_uploads(before, after, edit)
     old, new = _without(before, touched), _without(after, touched)
     if old != new:
         line = next(
@@ -90,11 +95,15 @@ def _prove_class(
         if not _Harmless(tower, takes).check(ast.parse(text).body[0])
     ]
     forms = _Forms(tower)
+    dumps = dict(zip(_dumps(map(_upload, tower.on_host)), tower.on_host, strict=True))
+    put_off = {id(node) for node in old.body if forms.moved(node) in dumps}
+    uploaded = {dumps[text] for text in added[METADATA_METHOD] & Counter(dumps.keys())}
+    problems += _left_on_host(tower, old, put_off, uploaded)
     moved = list(_strip(_no_docstring(method.body), added[METADATA_METHOD]))
     staying = list(_strip(_no_docstring(new.body), added[edit.replaces]))
     for text, count in (added[METADATA_METHOD] + added[edit.replaces]).items():
         problems.append(Diagnostic("VCG640", f"a planned statement is missing {count} times: {text[:80]}", None, _HELP))
-    matcher = _Matcher(forms, {leaf.line for leaf in flatten(tower.pieces) if leaf.place is Place.BOTH})
+    matcher = _Matcher(forms, {leaf.line for leaf in flatten(tower.pieces) if leaf.place is Place.BOTH}, put_off)
     if not matcher.merge(_no_docstring(old.body), moved, staying):
         worst = matcher.furthest
         problems.append(
@@ -106,6 +115,80 @@ def _prove_class(
             )
         )
     return problems
+
+
+def _left_on_host(tower: TowerSlice, old: _Function, put_off: set[int], uploaded: set[str]) -> list[Diagnostic]:
+    """Values of the metadata that follow from what the split keeps on the host, and that do not go to the device.
+
+    The longest sequence may stay: attention reads it there.
+    """
+    devices = {_position(one.node) for one in tower.declassified if one.replacement == HOST}
+    host: set[str] = set()
+    for leaf in _leaves(old.body):
+        names = [node for node in ast.walk(leaf) if isinstance(node, ast.Name)]
+        kept = any(isinstance(node, ast.expr) and _position(node) in devices for node in ast.walk(leaf))
+        if kept or id(leaf) in put_off or host & {node.id for node in names if isinstance(node.ctx, ast.Load)}:
+            host |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    known = {one.name for one in tower.crossings if one.kind is not Kind.HOST_BOUND}
+    text = "`{}` is made on the host and stays there, which could change eager"
+    return [Diagnostic("VCG641", text.format(name), None, _HELP) for name in sorted(host & known - uploaded)]
+
+
+def _leaves(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body, those of an `if` in its place."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _leaves([*node.body, *node.orelse])
+        else:
+            yield node
+
+
+def _upload(name: str, device: str = "device") -> str:
+    return f"{name} = {UPLOAD[1]}({name}, {device})"
+
+
+def _prove_uploads(before: ast.Module, after: ast.Module, edit: MethodEdit) -> list[Diagnostic]:
+    """That a method has nothing new but uploads of the indices of tables that are on the device."""
+    old, new = (_method(tree, edit.class_name, edit.replaces) for tree in (before, after))
+    added = set(_dumps(text for _, texts in edit.added for text in texts))
+    if old is not None and new is not None:
+        found = [node for node in ast.walk(new) if isinstance(node, ast.stmt) and ast.dump(node) in added]
+        kept = copy.deepcopy(new)
+        for owner in ast.walk(kept):
+            if isinstance(block := getattr(owner, "body", None), list):
+                block[:] = [node for node in block if ast.dump(node) not in added]
+        same = ast.dump(kept) == ast.dump(old) and len(found) == len(added)
+        if same and all(_is_upload(node, new) for node in found):
+            return []
+    what = f"`{edit.class_name}.{edit.replaces}` has more than uploads of its indices, or one that could change eager"
+    return [Diagnostic("VCG641", what, None, _HELP)]
+
+
+def _is_upload(statement: ast.stmt, function: _Function) -> bool:
+    """Whether it is `index = upload(index, table.device)` in front of a statement that reads `table[index]`.
+
+    The index is made in the same block before, so that each upload finds it on the host. All other reads of it are in
+    brackets, where its device does not matter, or above a statement of no loop.
+    """
+    parents = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    block: list[ast.stmt] = getattr(parents[id(statement)], "body", [])
+    at = block.index(statement)
+    name, table = ast.unparse(statement).split(" = ")[0], ast.unparse(statement).split(", ")[-1].split(".device")[0]
+    made = [ast.unparse(target) for one in block[:at] if isinstance(one, ast.Assign) for target in one.targets]
+    own = set(ast.walk(statement))
+    reads = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name and one not in own]
+    indices = [one.slice for one in ast.walk(function) if isinstance(one, ast.Subscript)]
+    return (
+        ast.unparse(statement) == _upload(name, f"{table}.device")
+        and name in made
+        and any(f"{table}[{name}]" in ast.unparse(one) for one in block[at + 1 : at + 2])
+        and all(
+            isinstance(one.ctx, ast.Store)
+            or one in indices
+            or (block is function.body and one.lineno < statement.lineno)
+            for one in reads
+        )
+    )
 
 
 def _hands_down(call: ast.expr, child: TowerSlice, takes: frozenset[str]) -> bool:
@@ -127,6 +210,8 @@ class _Matcher:
 
     forms: _Forms
     shared: set[int]
+    #: Uploads that are at the end of the metadata method instead.
+    put_off: set[int]
     furthest: ast.stmt | None = None
 
     def merge(self, old: Sequence[ast.stmt], moved: Sequence[ast.stmt], staying: Sequence[ast.stmt]) -> bool:
@@ -136,6 +221,8 @@ class _Matcher:
         first, rest = old[0], old[1:]
         if self.furthest is None or first.lineno > self.furthest.lineno:
             self.furthest = first
+        if id(first) in self.put_off and self.merge(rest, moved, staying):
+            return True
         is_moved = bool(moved) and ast.dump(moved[0]) == self.forms.moved(first)
         stays = bool(staying) and ast.dump(staying[0]) == self.forms.staying(first)
         if is_moved and stays and first.lineno in self.shared and self.merge(rest, moved[1:], staying[1:]):
@@ -174,6 +261,7 @@ class _Forms:
         self._calls = {_position(child.call): child for child in tower.children}
         names = {_position(argument): "None" for argument in tower.dead_arguments}
         self._moved, self._staying = declassified, names
+        self._shortened = {_position(call) for call in tower.shortened}
 
     def moved(self, node: ast.stmt) -> str:
         """The dump of `node` in the metadata method."""
@@ -187,6 +275,7 @@ class _Forms:
         """A copy of `node` with the declared replacements of one side."""
         table = self._moved if moved else self._staying
         calls = {} if moved else self._calls
+        shortened = set() if moved else self._shortened
 
         class Swap(ast.NodeTransformer):
             def visit(self, inner: ast.AST) -> ast.AST:
@@ -194,6 +283,8 @@ class _Forms:
                     place = _position(inner)
                     if place in table:
                         return ast.parse(table[place], mode="eval").body
+                    if place in shortened and isinstance(inner, ast.Call):
+                        return self.generic_visit(ast.Call(inner.func, inner.args[:-1], inner.keywords))
                     if place in calls and isinstance(inner, ast.Call):
                         return _child_call(inner, {_position(e) for _, e in calls[place].arguments})
                 visited: ast.AST = self.generic_visit(inner)
@@ -238,10 +329,10 @@ class _Harmless:
             return value.value is None and target in names
         if isinstance(value, ast.Subscript):
             return target in names and text in {f"{METADATA_ARGUMENT}['{key}']" for key in keys}
+        if f"{target} = {text}" == _upload(target):
+            return target in self.tower.on_host
         if text == f"{target}.to(device=device, non_blocking=True)":
             return target in names
-        if isinstance(value, ast.BoolOp) and target.startswith("num_"):
-            return text.endswith(" or 0")
         return any(
             text.startswith(f"self.{child.attribute}.{METADATA_METHOD}(")
             and target.startswith(child.attribute)
@@ -263,16 +354,11 @@ class _Harmless:
             name = body[0].split(" = ")[0]
             bound = any(c.name == name for c in self.tower.crossings)
             return bound and f".tensor({parameter}, dtype=" in body[0] and parts[1:] in ([], [f"{name} is not None"])
-        if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.LtE):
-            name = test.split("(")[1].split(")")[0]
-            fills = [f"{name} = ", f"empty_seqs = {name}[-1:]", f"empty_seqs_ = {name}[-1:]"]
-            known = any(c.name == name for c in self.tower.crossings)
-            return (
-                known
-                and test.startswith("len(")
-                and " <= num_" in test
-                and all(b.startswith(tuple(fills)) for b in body)
-            )
+        padded = next((c.name for c in self.tower.crossings if parts[-1].startswith(f"len({c.name}) <= max_")), None)
+        if padded is not None:
+            capacity = parts[-1].rpartition(" ")[2]
+            fills = (f"{padded} = ", f"empty_seqs = {padded}[-1:]", f"empty_seqs_ = {padded}[-1:]")
+            return parts[:-1] == [f"{capacity} is not None"] and all(line.startswith(fills) for line in body)
         return len(body) == 1 and parts == [f"{body[0].split(' = ')[0]} is not None"] and self.check(node.body[0])
 
 

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -177,10 +178,12 @@ def compiled(
                 raise refused(owner, f"`{name}` of {edit.file} is not what was imported")
             called.append(functions[name])
     # In a class of its old name, so that private names are the old ones; nothing lands in the module.
+    known = {name: getattr(import_module(home), name) for home, name in edit.imports}
+    known |= {name: function.new for name, function in functions.items()}
     block = ast.ClassDef(edit.class_name, bases=[], keywords=[], body=methods, decorator_list=[])
     if sys.version_info >= (3, 12):
         block.type_params = []
-    made = _made(block, module, after, {name: function.new for name, function in functions.items()})
+    made = _made(block, module, after, known)
     return Replaced(cls, {name: vars(made)[name] for name in names}, running, tuple(called))
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import ast
 import difflib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, annotations_of, call_name, positional_parameters, self_attribute
+from scaffold.syntax import FunctionNode, annotations_of, call_name, parents_of, positional_parameters, self_attribute
 from scaffold.tower.interpret import Facts, Interpreter, RawHazard, annotation_form, root_name
 from scaffold.tower.names import exposed_reads, loads, must_writes, stores
 from scaffold.tower.parts import (
@@ -37,6 +37,7 @@ from scaffold.tower.parts import (
     Piece,
     Place,
     TowerSlice,
+    Upload,
     flatten,
 )
 from scaffold.tower.source import Module, Owner, Program
@@ -44,6 +45,10 @@ from scaffold.tower.values import CONST, Role, Value
 
 METADATA_METHOD = "prepare_encoder_metadata"
 METADATA_ARGUMENT = "encoder_metadata"
+#: vLLM's function that copies a tensor to the device without a wait (0.24 on; before, it takes lists alone).
+UPLOAD = ("vllm.utils.torch_utils", "async_tensor_h2d")
+#: The device of what a metadata method makes on the host.
+HOST = '"cpu"'
 
 _KINDS = {
     Role.ROWS: Kind.ROWS,
@@ -179,7 +184,25 @@ def _slice_class(
             )
         return _already_split(program, base, function, method)
     _check_roles(f"{owner[1].name}.{entry}", base, module.span(function.args))
-    return _Slicer(program, module, owner, function, base, values, depth).run()
+    slicer = _Slicer(program, module, owner, function, base, values, depth)
+    result = slicer.run()
+    devices = slicer.offset_devices(result)
+    if devices:
+        again = _Slicer(program, module, owner, function, base, values, depth, devices).run()
+        on_host = {one.name for one in again.crossings if one.host and one.kind is Kind.CUMULATIVE}
+        made = {one.name for one in result.crossings if one.host is False} & on_host
+        if made:
+            return replace(again, on_host=frozenset(made))
+    return result
+
+
+def uploads_itself(statement: ast.stmt) -> str | None:
+    """The variable that a statement copies to the device and binds again, by vLLM's function for it."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and statement.value.args:
+        name = ast.unparse(statement.targets[0])
+        if call_name(statement.value) == UPLOAD[1] and ast.unparse(statement.value.args[0]) == name:
+            return name
+    return None
 
 
 def _check_names(what: str, tower: TowerSlice, place: Span) -> None:
@@ -361,7 +384,7 @@ def _hazards_of_split_entry(
 
 
 def _hazard(raw: RawHazard, *, moved: bool) -> Hazard:
-    return Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, moved, raw.via, raw.labels)
+    return Hazard(raw.what, raw.reason, raw.shown, raw.line, raw.text, moved, raw.via, raw.labels, raw.waits)
 
 
 def _sorted_hazards(hazards: Iterable[Hazard]) -> tuple[Hazard, ...]:
@@ -472,15 +495,18 @@ class _Slicer:
     base: TowerSlice
     values: dict[str, Value]
     depth: int
+    #: Devices of what makes offsets: the host takes their place. Uploads of offsets are put off.
+    devices: frozenset[ast.expr] = frozenset()
     children: list[ChildSlice] = field(default_factory=list)
     dead: list[ast.expr] = field(default_factory=list)
+    shortened: list[ast.Call] = field(default_factory=list)
     data_uses: dict[ast.stmt, _DataUses] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ the stages
 
     def run(self) -> TowerSlice:
         """Interpret, place, find the crossings, check that the order may change."""
-        self.interpreter = Interpreter(self.program)
+        self.interpreter = Interpreter(self.program, self.devices)
         env: dict[str, Value] = {}
         annotations = annotations_of(self.function)
         for parameter in self.base.parameters:
@@ -507,7 +533,8 @@ class _Slicer:
         moved = self._moved_nodes(pieces)
         declassified = self._declassify(moved)
         constants = self._constants(pieces)
-        hazards = self._hazards(moved)
+        uploads = self._uploads(moved)
+        hazards = self._hazards(moved, {(upload.function, upload.index) for upload in uploads})
         child_keys = [key for child in self.children for key in child.slice.keys]
         return replace(
             self.base,
@@ -517,10 +544,76 @@ class _Slicer:
             pieces=pieces,
             declassified=declassified,
             dead_arguments=tuple(self.dead),
+            shortened=tuple(self.shortened),
             children=tuple(self.children),
             hazards=hazards,
             constants=constants,
+            uploads=uploads,
         )
+
+    def offset_devices(self, found: TowerSlice) -> frozenset[ast.expr]:
+        """Devices and uploads that put values on the device from which only offsets and their longest sequence follow.
+
+        The metadata method makes these of the grid on the host, since their lengths are values: no step waits there.
+        None where the tree has no function that uploads them.
+        """
+        leaves = [leaf for leaf in flatten(found.pieces) if leaf.place in (Place.MOVE, Place.BOTH)]
+        handed = {name for child in self.children for _, node in child.arguments for name in loads(node)}
+        kinds = {one.name: one.kind for one in found.crossings}
+        devices: set[ast.expr] = set()
+        for index, leaf in enumerate(leaves if self._can_upload() else ()):
+            made = {*leaf.moved_writes}
+            for later in leaves[index + 1 :]:
+                if made & {name.id for name in exposed_reads([later.node])}:
+                    made |= later.moved_writes
+            reach = {kinds[name] for name in made & kinds.keys()}
+            if Kind.CUMULATIVE not in reach or reach - {Kind.CUMULATIVE, Kind.HOST_BOUND} or made & handed:
+                continue
+            if isinstance(leaf.node, ast.Assign) and uploads_itself(leaf.node) is not None:
+                devices |= {leaf.node.value} if leaf in found.pieces else set()
+            elif not any(isinstance(node, ast.keyword) and node.arg == "non_blocking" for node in ast.walk(leaf.node)):
+                inside = set(ast.walk(leaf.node))
+                devices |= {one.node for one in found.declassified if one.replacement == "device"} & inside
+        return frozenset(devices)
+
+    def _can_upload(self) -> bool:
+        module = self.program.module(f"{UPLOAD[0].replace('.', '/')}.py")
+        function = module.functions.get(UPLOAD[1]) if module is not None else None
+        taken = function.args.args[0].annotation if function is not None else None
+        return taken is not None and "torch.Tensor" in ast.unparse(taken)
+
+    def _uploads(self, moved: set[ast.stmt]) -> tuple[Upload, ...]:
+        """Indices on the host that a method of this class makes and looks up in tables of the device: `table[index]`.
+
+        Only where each is made before in the same block, and read no more but as an index.
+        """
+        found: dict[tuple[FunctionNode, str], Upload | None] = {}
+        known = self.interpreter.host_indices
+        for raw in self._raw_hazards() if self._can_upload() else ():
+            node = raw.node
+            function = known.get(node) if isinstance(node, ast.Subscript) else None
+            if raw.anchor not in moved or function not in self.module.classes[self.base.class_name].body:
+                continue
+            assert isinstance(node, ast.Subscript)
+            assert function is not None, "a class has no None"
+            above = parents_of(function)
+            place: ast.AST = node
+            while not isinstance(place, ast.stmt):
+                place = above[id(place)]
+            block: list[ast.stmt] = getattr(above[id(place)], "body", [])
+            before = block[: block.index(place)] if place in block else []
+            index, table = ast.unparse(node.slice), ast.unparse(node.value)
+            first = place.lineno if block is function.body else 0
+            indices = {id(one.slice) for one in known}
+            reads = (one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == index)
+            fits = (
+                isinstance(node.value, ast.Name)
+                and index in must_writes(before)
+                and (before[-1].end_lineno or 0) < place.lineno
+                and all(isinstance(one.ctx, ast.Store) or id(one) in indices or one.lineno < first for one in reads)
+            )
+            found.setdefault((function, index), Upload(function, place, index, table) if fits else None)
+        return tuple(filter(None, found.values()))
 
     def _refuse(self, code: str, message: str, node: ast.AST, help_text: str, *notes: str) -> DiagnosticError:
         where = f" (`{self.owner[1].name}.{self.base.entry}`)"
@@ -768,6 +861,12 @@ class _Slicer:
                 if leaf.node in risky:
                     continue
                 self.dead += [a for a, label in zip(arguments, labels, strict=True) if label == Label.META]
+                if arguments and arguments[-1] in self.dead and not call.keywords:
+                    parameters = self.interpreter.followed[call].args
+                    given = len(call.args) + (self_attribute(call.func) is not None)
+                    optional = given - len([*parameters.posonlyargs, *parameters.args]) + len(parameters.defaults)
+                    if optional > 0 and ast.unparse(parameters.defaults[optional - 1]) == "None":
+                        self.shortened.append(call)
 
     def _raw_hazards(self) -> Iterable[RawHazard]:
         return self.interpreter.hazards.values()
@@ -1091,7 +1190,7 @@ class _Slicer:
             if attribute == "new":
                 replacement = f"torch.empty(0, dtype={self._dtype()}, device=device)"
             elif attribute == "device":
-                replacement = "device"
+                replacement = HOST if node in self.devices else "device"
             elif attribute == "dtype":
                 replacement = self._dtype()
             else:
@@ -1105,7 +1204,7 @@ class _Slicer:
         # The metadata method takes the device as a parameter, and that of the weights is only its default.
         if "device" in self.base.class_members:
             own = (node for node in inside.values() if isinstance(node, ast.expr) and self_attribute(node) == "device")
-            result += [Declassified(node, "device") for node in own]
+            result += [Declassified(node, HOST if node in self.devices else "device") for node in own]
         return tuple(sorted(result, key=lambda read: (read.node.lineno, read.node.col_offset)))
 
     def _dtype(self) -> str:
@@ -1125,7 +1224,9 @@ class _Slicer:
             if parameter.name in reads and parameter.name not in (*self.base.data, *self.base.metadata)
         )
 
-    def _hazards(self, moved: set[ast.stmt]) -> tuple[Hazard, ...]:
+    def _hazards(
+        self, moved: set[ast.stmt], uploaded: Collection[tuple[FunctionNode | None, str]]
+    ) -> tuple[Hazard, ...]:
         child_of = {child.statement: child for child in self.children}
         taken_out = {id(n) for child in self.children for _, argument in child.arguments for n in ast.walk(argument)}
         hazards: list[Hazard] = []
@@ -1134,7 +1235,11 @@ class _Slicer:
             if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
                 continue
             is_moved = raw.anchor in moved or id(raw.site) in taken_out
-            hazards.append(_hazard(raw, moved=is_moved))
+            found = _hazard(raw, moved=is_moved)
+            if isinstance(raw.node, ast.Subscript):
+                place = self.interpreter.host_indices.get(raw.node), ast.unparse(raw.node.slice)
+                found = replace(found, waits=found.waits and place not in uploaded)
+            hazards.append(found)
         for child in self.children:
             hazards += [replace(h, via=(f"{child.slice.class_name}.forward", *h.via)) for h in child.slice.hazards]
         return _sorted_hazards(hazards)

@@ -8,6 +8,8 @@ asks for it with an argument, so that an eager call computes what it always did,
 * A 0-dim int32 tensor on the host, in rows, overrides a host bound (`max_seqlen`): attention reads it on the host when
   the graph is captured, and a device tensor would put a synchronisation there.
 * A value that is None stays None.
+* Offsets are made on the host, where no step waits for the GPU, and go to the device at the end. So does an index that
+  a method of the class makes on the host and looks up in a table of the device. Both need vLLM's function for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
-from scaffold.syntax import FunctionNode, find_class, find_method
+from scaffold.syntax import FunctionNode, find_class, find_method, first_line
 from scaffold.tower.names import mentions, stores
 from scaffold.tower.parts import (
     ChildSlice,
@@ -37,7 +39,7 @@ from scaffold.tower.parts import (
     TowerSplit,
     flatten,
 )
-from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD
+from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, UPLOAD, uploads_itself
 from scaffold.tower.text import Replacement, SourceText, dedent, indent
 
 #: vLLM's own line length (ruff's default).
@@ -60,11 +62,8 @@ def split_tower(tower: TowerSlice, *, frames: bool = True) -> TowerSplit:
     left = [hazard for hazard in tower.hazards if not hazard.moved and hazard.label == Label.META]
     if left:
         raise DiagnosticError([_left_behind(tower, hazard) for hazard in left])
-    edits: list[MethodEdit] = []
     splitter = _Splitter(tower, child=False, frames=frames)
-    for child in tower.children:
-        edits.extend(_split_child(child.slice, frames=frames))
-    edits.append(splitter.edit())
+    edits = _edits(splitter)
     keys = list(tower.keys)
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
@@ -84,11 +83,28 @@ def _left_behind(tower: TowerSlice, hazard: Hazard) -> Diagnostic:
     )
 
 
-def _split_child(tower: TowerSlice, *, frames: bool) -> list[MethodEdit]:
+def _edits(splitter: _Splitter) -> list[MethodEdit]:
+    """Those of a tower's children, its own, and those of its methods that look up what is on the host."""
+    tower = splitter.tower
     edits: list[MethodEdit] = []
     for child in tower.children:
-        edits.extend(_split_child(child.slice, frames=frames))
-    return [*edits, _Splitter(tower, child=True, frames=frames).edit()]
+        edits += _edits(_Splitter(child.slice, child=True, frames=splitter.frames))
+    edits.append(splitter.edit())
+    return edits + [_upload_edit(tower, function) for function in dict.fromkeys(one.function for one in tower.uploads)]
+
+
+def _upload_edit(tower: TowerSlice, function: FunctionNode) -> MethodEdit:
+    """A method with its indices uploaded in front of where it looks them up."""
+    source = SourceText(tower.source)
+    lines = tower.source.split("\n")[: function.end_lineno]
+    uploads = [upload for upload in tower.uploads if upload.function is function]
+    added = [f"{one.index} = {UPLOAD[1]}({one.index}, {one.table}.device)" for one in uploads]
+    for text, one in sorted(zip(added, uploads, strict=True), key=lambda pair: -pair[1].statement.lineno):
+        lines.insert(one.statement.lineno - 1, source.indentation_of(one.statement) + text)
+    text = dedent("\n".join(lines[first_line(function) - 1 :]), source.indentation_of(function)) + "\n"
+    return MethodEdit(
+        tower.file, tower.class_name, function.name, (), text, ((function.name, tuple(added)),), (UPLOAD,)
+    )
 
 
 def _refuse(tower: TowerSlice, message: str, help_text: str, node: ast.AST | None) -> DiagnosticError:
@@ -150,6 +166,11 @@ class _Splitter:
         self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
         self.stay_replacements = [Replacement(child.call, self._child_call(child)) for child in tower.children]
         self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
+        for call in tower.shortened:
+            arguments = [self.source.expression(node, self.stay_replacements) for node in call.args[:-1]]
+            shorter = f"{self.source.expression(call.func)}({', '.join(arguments)})"
+            self.stay_replacements.append(Replacement(call, shorter))
+        self.put_off: dict[str | None, str] = {}  # comments of uploads that go to the end
         self._check_reserved()
 
     def _of(self, child: ChildSlice) -> _Splitter:
@@ -260,6 +281,7 @@ class _Splitter:
             (METADATA_METHOD,),
             source.strip("\n") + "\n",
             added,
+            (UPLOAD,) if self.tower.on_host else (),
         )
 
     # ------------------------------------------------------------------ the metadata method
@@ -329,7 +351,11 @@ class _Splitter:
                 for offsets in self.offsets:
                     if offsets.crossing.pad_before is piece.node:
                         self._emit_padding(writer, offsets)
-            if piece.place in (Place.MOVE, Place.BOTH):
+            name = uploads_itself(piece.node)
+            if name in self.tower.on_host:  # at the end: what follows from it is computed on the host, too
+                comments, _, _ = self._text(piece.node, above, ()).rpartition(f"{indentation}{name} =")
+                self.put_off[name] = comments
+            elif piece.place in (Place.MOVE, Place.BOTH):
                 text = self._text(piece.node, above, self.moved_replacements)
                 if any(_contains(piece.node, declassified.node) for declassified in self.tower.declassified):
                     text = _joined(text)
@@ -416,7 +442,7 @@ class _Splitter:
                 "build it as cumulative sum with a zero in front, in statements of its own",
                 crossing.definer,
             )
-        count = self._fresh(f"num_{offsets.stem}seqs")
+        count = offsets.capacity
         missing = f"{count} + 1 - len({name})"
         tail = self._fresh("empty_seqs")
         expand = _wrapped(f"{tail} = {name}[-1:].expand", [missing], len(self.body_indentation) + 4)
@@ -425,7 +451,11 @@ class _Splitter:
         if not offsets.stem:
             writer.keep(f"{self.body_indentation}# Empty sequences fill up the captured number of sequences.\n")
         body = "\n".join(indent(line, "    ") for line in lines)
-        writer.add(f"{count} = {offsets.capacity} or 0\nif len({name}) <= {count}:\n{body}", self.body_indentation)
+        given, fewer = f"{count} is not None", f"len({name}) <= {count}"
+        header = f"if {given} and {fewer}:"
+        if len(self.body_indentation) + len(header) > _WIDTH:
+            header = f"if (\n    {given}\n    and {fewer}\n):"
+        writer.add(f"{header}\n{body}", self.body_indentation)
         writer.blank()
 
     def _emit_placement(self, writer: _Writer) -> None:
@@ -433,31 +463,32 @@ class _Splitter:
         for crossing in self.tower.crossings:
             if crossing.kind is Kind.HOST_BOUND or crossing.host is False:
                 continue
-            line = _wrapped(
-                f"{crossing.name} = {crossing.name}.to",
-                ["device=device", "non_blocking=True"],
-                len(self.body_indentation) + (4 if crossing.nullable else 0),
-            )
+            indentation = len(self.body_indentation) + (4 if crossing.nullable else 0)
+            keywords = ["device=device", "non_blocking=True"]
+            line = _wrapped(f"{crossing.name} = {crossing.name}.to", keywords, indentation)
+            if crossing.name in self.tower.on_host:
+                line = _wrapped(f"{crossing.name} = {UPLOAD[1]}", [crossing.name, "device"], indentation)
+                writer.keep(self.put_off.get(crossing.name, ""))
             if crossing.nullable:
                 line = f"if {crossing.name} is not None:\n" + indent(line, "    ")
             writer.add(line, self.body_indentation)
 
     def _docstring(self) -> str:
-        lines = ['"""Compute what follows from the grid alone, outside of a captured graph.', "", "Args:"]
+        lines = ['"""Compute encoder metadata outside the CUDA graph.', "", "Args:"]
         for name in self.tower.metadata:
-            lines += _argument(name, f"As in `{self.tower.entry}`.")
+            lines += _argument(name, "Grid of each item, in patches.")
         for parameter in self.tower.constants:
             lines += _argument(parameter.name, f"As in `{self.tower.entry}`.")
         described: set[str] = {"device"}
         for offsets in self.offsets:
             described.add(offsets.capacity)
-            text = f"Pad `{offsets.crossing.name}` to this many sequences by repeating the last offset."
+            text = f"If set, pad `{offsets.crossing.name}` to this many sequences by repeating the last offset."
             lines += _argument(offsets.capacity, text)
         for bound in self._bounds():
             override = self._override(bound)
             if override not in described:
                 described.add(override)
-                lines += _argument(override, f"Use this as `{bound.name}`, in rows, whatever the grid is.")
+                lines += _argument(override, f"If set, use this as `{bound.name}`, in rows.")
         described |= {parameter.name for parameter in self.tower.constants}
         for parameter in self.method_parameters():
             if parameter.keyword_only and parameter.name not in described:
@@ -467,6 +498,10 @@ class _Splitter:
                 used = f"As for {' and '.join(takers)}, which gets it." if takers else "Unused by this tower."
                 lines += _argument(parameter.name, used)
         lines += _argument("device", "Where the tensors go; the device of the weights by default.")
+        *most, last = [f"`{key}`" for key in self.tower.keys]
+        names = f"{', '.join(most)} and {last}" if most else last
+        wrapped = textwrap.wrap(f"Dict with {names}.", _WIDTH - 12, initial_indent="    ", subsequent_indent="    ")
+        lines += ["", "Returns:", *wrapped]
         # From 0.31 on, vLLM's ruff asks for an empty line after the last section; no release forbids it.
         return "\n".join([*lines, "", '"""'])
 

@@ -94,8 +94,11 @@ def join(a: Value, b: Value) -> Value:
         items=items,
         trail=merge_trails(a.trail, b.trail),
         source=a.source or b.source,
-        host=a.host
-        if a.host == b.host
-        else (a.host if b.form is Form.NONE else b.host if a.form is Form.NONE else None),
+        host=a.host if a.host == b.host else (a.host if _is_nowhere(b) else b.host if _is_nowhere(a) else None),
         cls=a.cls or b.cls,
     )
+
+
+def _is_nowhere(value: Value) -> bool:
+    """None, or a list without entries yet: in no memory, so that what it becomes says where."""
+    return value.form is Form.NONE or value.items == ()

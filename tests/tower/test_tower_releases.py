@@ -10,7 +10,7 @@ from typing import Any
 import cpu_wheel
 import pytest
 import release_process
-from tower_scene import apply_split
+from tower_scene import apply_imports, apply_split
 
 from scaffold.diagnostics import DiagnosticError
 from scaffold.tower import (
@@ -385,7 +385,7 @@ def test_split_tower_is_bit_identical(release: str, model: str, release_tree: An
     offsets = {p.key: capacity[p.capacity] for p in split.padding if p.capacity}
     request = {
         "model": model,
-        "text": apply_split(tree.read(tower.file), split, tower.file),
+        "text": apply_imports(apply_split(tree.read(tower.file), split, tower.file), split, tower.file),
         "capacities": capacity,
         "cumulative": list(offsets),
         "bounds": [p.key for p in split.padding if p.kind is Kind.HOST_BOUND],

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from scaffold.edit import apply_edits
-from scaffold.edit.operations import ReplaceMethod
+from scaffold.edit.operations import AddImport, ReplaceMethod
 from scaffold.protocol.tree import SourceTree
 from scaffold.tower import TowerSlice, TowerSplit, slice_tower
 
@@ -195,6 +195,12 @@ def texts(tower: TowerSlice, lines: tuple[int, ...]) -> list[str]:
 def apply_split(source: str, split: TowerSplit, file: str) -> str:
     """The file after the split, written by the tool's own editor."""
     edits = [ReplaceMethod(e.class_name, e.replaces, e.source) for e in split.edits if e.file == file]
+    return apply_edits(source, edits, path=file).text
+
+
+def apply_imports(source: str, split: TowerSplit, file: str) -> str:
+    """The file with what its new methods need of other modules."""
+    edits = [AddImport(*name) for e in split.edits if e.file == file for name in e.imports]
     return apply_edits(source, edits, path=file).text
 
 
