@@ -80,7 +80,6 @@ def measure(name: str, accepted: str, backend: str, ports: Path, rounds: int) ->
     theirs.get_max_frames_per_video = lambda: FRAMES_PER_VIDEO
     ours = copy.copy(theirs)
     ours.__class__ = load_generated(ports, name, type(theirs).__name__)
-    ours.vllm_config = config  # its own `__init__` keeps it
 
     kinds = {"upstream": theirs, "generated": ours}
 
