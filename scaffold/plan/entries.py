@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
+from scaffold.plan.comparison import FIELD, can_compare, comparison_edits, plan_helpers
 from scaffold.plan.file_plans import Fact, FilePlan
 from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
 from scaffold.protocol.listed import listed_models
@@ -44,7 +45,9 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
     notes: list[Diagnostic] = []
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
     if registry is not None and port.tests:
-        files.append(plan_tests(port, registry))
+        compared = can_compare(registry, tree)
+        files.append(plan_tests(port, registry, compared=compared))
+        files += [plan_helpers(tree)] if compared and files[-1].edits else []
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
     others = [name for name in heirs if name != port.architecture]
     named = [(name, row.families) for name in others for row in list(listed_models(tree, [name]))[:1]]
@@ -84,13 +87,15 @@ def _missing(
         yield Diagnostic("VCG524", f"the port has no {what}", port.span("integration"), way, Severity.WARNING)
 
 
-def plan_tests(port: AnyPort, registry: RegistryAnchor) -> FilePlan:
+def plan_tests(port: AnyPort, registry: RegistryAnchor, *, compared: bool = False) -> FilePlan:
+    """The entries that the generation test lacks; where outputs can be `compared`, with the test that does it."""
     modalities = list(port.tested_modalities)
-    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry)]
+    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry, compared)]
+    edits += comparison_edits(registry) if compared and edits else []
     return FilePlan(registry.path, tuple(edits), f"run {port.class_name} in the generation test")
 
 
-def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor) -> Iterator[Edit]:
+def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor, compared: bool) -> Iterator[Edit]:
     if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
         return  # It is tested already, under this or another key.
     if test.template is not None and test.template.name not in registry.functions:
@@ -100,7 +105,7 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
             yield PutFunction(chat_template(test.template), before=registry.variable)
         else:
             test = test.replace(template=test.template.replace(name=same))
-    entry = test_entry(test, modalities, registry)
+    entry = test_entry(test, modalities, registry, compared=compared)
     if "partial(dummy_hf_overrides" in entry:
         for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
             if name not in registry.imports:
@@ -160,9 +165,9 @@ def chat_template(template: Template) -> str:
     return render_template("test/template.py.jinja", name=template.name, text=Code(_fstring(template.text)))
 
 
-def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -> str:
-    """The entry's value, with those arguments only that this release's entry class has."""
-    known = {field.name for field in anchor.entry_fields}
+def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *, compared: bool) -> str:
+    """The entry's value, with those arguments only that this release's entry class has, or gets for a comparison."""
+    known = {field.name for field in anchor.entry_fields} | ({FIELD} if compared else set())
     fields: dict[str, Any] = {
         "model": test.model,
         # Image and video is the default of every release.
@@ -179,8 +184,9 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "compilation_config_overrides": dict(test.compilation_overrides) or None,
         "marks": _marks(test, known),
         "skip": True if test.skip is True else None,
+        FIELD: True if compared else None,
     }
-    comments = _comments(test, modalities)
+    comments = _comments(test, modalities, compared)
     given = [
         (name, value if isinstance(value, Code) else pyrepr(value), comments.get(name, ()))
         for name, value in fields.items()
@@ -189,7 +195,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
 
-def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, ...]]:
+def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
@@ -202,7 +208,9 @@ def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, .
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
             Code("Few layers and random weights, so that the test skips the download. Its"),
-            Code("text is random: the test only shows that nothing raises."),
+            Code("text is random, so `check_outputs` asks for the encoder's outputs.")
+            if compared
+            else Code("text is random: the test only shows that nothing raises."),
         )
     return comments
 
