@@ -60,6 +60,22 @@ def test_the_generated_entries_collect(release, release_tree, ported_copy):
     assert found == before | {load_port(model).tests[0].key for model in new}
 
 
+def test_the_comparison_collects_and_passes_the_type_check(release_tree, ported_copy, tmp_path):
+    """vLLM's `mypy` hook reads the tests of models each for itself (`tools/pre_commit/mypy.py`)."""
+    root = ported_copy("0.33.0", ("llava_next",))
+    after = run_tests(root, GENERATION, "--collect-only")
+
+    assert after.code == 0, after.text
+    outputs = [name.partition("::")[2] for name in after.collected if "test_vit_cudagraph_outputs" in name]
+    assert outputs == [f"test_vit_cudagraph_outputs[llava_next-{modality}]" for modality in ("image", "video")]
+    pytest.importorskip("pydantic", reason="the release's configuration of mypy loads its plugin")
+    files = [path for path in changed_files(release_tree("0.33.0").root, root) if path.startswith("tests/")]
+    assert len(files) == 2
+    separate = ["--follow-imports", "skip", "--no-site-packages", "--cache-dir", str(tmp_path)]
+    done = captured([sys.executable, "-m", "mypy", *separate, *files], cwd=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 #: The checks of `.pre-commit-config.yaml` that look at Python files one by one, and need neither git nor a network.
 HOOKS = ("check_spdx_header", "check_forbidden_imports", "check_torch_cuda", "check_boolean_context_manager")
 
