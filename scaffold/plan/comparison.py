@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from scaffold.edit.operations import AddImport, Edit, PutFunction, PutMethods
+from scaffold.edit.operations import AddDictEntry, AddImport, Edit, PutFunction, PutMethods
 from scaffold.plan.file_plans import FilePlan
-from scaffold.render import render_template
+from scaffold.render import Code, render_template
 from scaffold.syntax import FunctionNode, first_line
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ _OWN = "_check_eonly_encoder_outputs"
 _RUN = ("test_vit_cudagraph_image", "test_vit_cudagraph_video")
 #: The field of an entry that asks for the comparison.
 FIELD = "check_outputs"
+#: The test of models that only pool, which a port brings, and its entries.
+_POOLING, _POOLING_CONFIGS, _POOLING_CLASS = (
+    "tests/models/multimodal/pooling/test_vit_cudagraph.py", "POOLING_CONFIGS", "PoolingTestConfig"
+)  # fmt: skip
 
 
 def can_compare(registry: RegistryAnchor, tree: SourceTree) -> bool:
@@ -49,6 +53,21 @@ def comparison_edits(registry: RegistryAnchor) -> Iterator[Edit]:
             if imported not in registry.imports:
                 yield AddImport(module, imported)
         yield PutFunction(source, before=_OWN)
+
+
+def plan_pooling(key: str, fields: Sequence[tuple[str, Code, Sequence[Code]]], tree: SourceTree) -> FilePlan:
+    """An entry of the test of models that only pool, or the test with it where the tree has none."""
+    entry = render_template("test/entry.py.jinja", entry_class=_POOLING_CLASS, fields=fields)
+    dummy = any("dummy_hf_overrides" in value for _, value, _ in fields)
+    reason = "compare the outputs of a pooling model's encoder CUDA graphs"
+    if not tree.exists(_POOLING):
+        licence = render_template("common/licence.py.jinja")
+        text = render_template("test/pooling.py.jinja", key=key, entry=Code(entry.strip()), dummy=dummy)
+        return FilePlan(_POOLING, (), reason, source=licence + text)
+    if repr(key) in {ast.unparse(one) for node in ast.walk(tree.parse(_POOLING)) for one in getattr(node, "keys", ())}:
+        return FilePlan(_POOLING, (), reason)
+    imports = (AddImport("functools", "partial"), AddImport("...utils", "dummy_hf_overrides")) if dummy else ()
+    return FilePlan(_POOLING, (*imports, AddDictEntry(_POOLING_CONFIGS, key, entry)), reason)
 
 
 def _functions_of(tree: SourceTree) -> set[str]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from changed_ports import port_of
 
 from scaffold.edit.operations import Edit
 from scaffold.plan import comparison
@@ -31,6 +32,57 @@ def ported(tree: Any, model: str) -> dict[str, str]:
 
 def kinds(edits: Iterator[Edit]) -> list[str]:
     return [type(edit).__name__ for edit in edits]
+
+
+POOLING = "tests/models/multimodal/pooling/test_vit_cudagraph.py"
+
+
+def pooling_file(tree: Any, **changes: Any) -> dict[str, str]:
+    """The files of PaliGemma's port with these changes to the entry of ColPali."""
+    port = port_of("paligemma", {f"integration.pooling.{key}": value for key, value in changes.items()})
+    return {change.path: (change.after or b"").decode() for change in prepare_port(port, tree).changed}
+
+
+def test_a_port_brings_the_test_of_pooling_models(release_tree):
+    tree = release_tree("0.33.0")
+    files = pooling_file(tree)
+
+    assert '    "colpali": PoolingTestConfig(\n' in files[POOLING]
+    assert "from functools import partial\n" in files[POOLING]
+    assert "def check_encoder_cudagraph_outputs" in files[HELPERS]
+    plain = pooling_file(tree, dummy_arch=None, image_prompt="<image>", max_model_len=2048)[POOLING]
+    assert "partial" not in plain
+    assert "dummy_hf_overrides" not in plain
+    assert '        image_prompt="<image>",\n        max_model_len=2048,\n    ),\n' in plain
+    assert POOLING not in pooling_file(release_tree("0.30.0"))
+
+
+def test_a_pooling_model_alone_brings_the_helpers_and_leaves_the_generation_test(release_tree):
+    port = port_of("paligemma", {"integration.test": None})
+    prepared = prepare_port(port, release_tree("0.33.0"))
+
+    paths = {change.path for change in prepared.changed}
+    assert {POOLING, HELPERS} <= paths
+    assert GENERATION not in paths
+    assert not [note for note in prepared.notes if note.code == "VCG524"]
+
+
+def test_a_later_pooling_model_adds_its_entry(release_tree):
+    tree = release_tree("0.33.0")
+    first = pooling_file(tree, dummy_arch=None)
+    later = tree.with_files({path: text.encode() for path, text in first.items() if path in (POOLING, HELPERS)})
+
+    second = pooling_file(later, key="other")
+
+    assert HELPERS not in second
+    assert [line for line in second[POOLING].splitlines() if "PoolingTestConfig(" in line] == [
+        '    "colpali": PoolingTestConfig(',
+        '    "other": PoolingTestConfig(',
+    ]
+    assert "from functools import partial\n" in second[POOLING]
+    assert POOLING not in pooling_file(later)  # the entry is there
+    plain = pooling_file(later, key="other", dummy_arch=None)[POOLING]
+    assert "partial" not in plain
 
 
 def test_a_later_port_adds_its_entry_alone(release_tree):
@@ -99,11 +151,43 @@ class Runner:
     @contextmanager
     def __call__(self, model: str, **settings: Any) -> Iterator[Any]:
         self.asked.append(model)
-        yield SimpleNamespace(collective_rpc=self.collective_rpc)
+        llm = SimpleNamespace(encode=self.encode)
+        yield SimpleNamespace(collective_rpc=self.collective_rpc, llm=llm, get_inputs=self.get_inputs)
+
+    def get_inputs(self, prompts: list[str], images: list[str]) -> list[str]:
+        return [prompt + image for prompt, image in zip(prompts, images, strict=True)]
+
+    def encode(self, inputs: list[str], pooling_task: str) -> list[str]:
+        self.asked.append(" ".join([pooling_task, *inputs]))
+        return inputs
 
     def collective_rpc(self, method: str) -> tuple[int, ...]:
         self.asked.append(method)
         return self.hits if method == "hits" else ()
+
+
+def test_the_test_of_pooling_models_needs_replays(release_tree, monkeypatch):
+    [node] = [
+        node for node in ast.parse(pooling_file(release_tree("0.33.0"))[POOLING]).body if isinstance(node, FunctionNode)
+    ]
+    node.decorator_list = []
+    config = SimpleNamespace(
+        model="m", image_prompt="p", pooling_task="embed", max_model_len=8, vllm_runner_kwargs={"revision": "r"}
+    )
+    names: dict[str, Any] = {
+        "POOLING_CONFIGS": {"m": config},
+        "check_encoder_cudagraph_outputs": "check",
+        "get_encoder_cudagraph_hits": "hits",
+    }
+    exec(ast.unparse(node), names)
+    run, assets = names["test_vit_cudagraph_outputs"], [SimpleNamespace(pil_image="a"), SimpleNamespace(pil_image="b")]
+    runner = Runner(1)
+
+    run("m", runner, assets, monkeypatch)
+
+    assert runner.asked == ["m", "check", "embed pa pb", "hits"]
+    with pytest.raises(AssertionError):
+        run("m", Runner(0), assets, monkeypatch)
 
 
 @pytest.fixture
