@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scaffold import __version__
@@ -289,22 +289,26 @@ def _ci_rules(change: PortChange) -> Iterator[RuleResult]:
     """Whether a step of the target's CI runs what the change adds to a test file."""
     pipelines = [_readable(path) for path in sorted((change.tree.root / _CI).rglob("*.y*ml"))]
     for file in change.files:
-        if not pipelines or not file.path.startswith("tests/"):
+        path = PurePosixPath(file.path)
+        if not pipelines or path.parts[0] != "tests" or not path.name.startswith("test_"):
             continue
         name = file.path.removeprefix("tests/")
-        runs = re.compile(rf"(?<!--ignore )(?<!--ignore=)\b{re.escape(name)}")
+        own = PurePosixPath(name)
+        named = "|".join(re.escape(str(one)) for one in (own, *list(own.parents)[:-1]))  # a step may run a folder
+        runs = re.compile(rf"(?<!--ignore )(?<!--ignore=)\b(?:{named})/?(?![\w./-])")
+        left_out = re.compile(rf"--ignore[ =]{re.escape(name)}(?![\w./-])")
         commands = [
             line.strip().removeprefix("- ")
             for pipeline in pipelines
             for line in pipeline.splitlines()
             # Not one pattern: it would search the rest of a line once for each `pytest` in it.
-            if (call := re.search(r"pytest\b", line)) and runs.search(line, call.end())
+            if (call := re.search(r"pytest\b", line)) and runs.search(line, call.end()) and not left_out.search(line)
         ]
-        marks = [re.search(r" -m '?\"?(\w+)", command) for command in commands]
+        marks = [re.search(r" -m '?\"?(not )?(\w+)", command) for command in commands]
         added = set(re.findall(r"\bpytest\.mark\.(\w+)", "".join(_added_text(file))))
-        selected = any(mark is None or mark[1] in added for mark in marks)
-        wanted = " or ".join(dict.fromkeys(mark[1] for mark in marks if mark))
-        detail = f"every step selects `{wanted}`, and the entry has no such mark" if commands else f"none names {name}"
+        selected = any(mark is None or (mark[2] in added) is not bool(mark[1]) for mark in marks)
+        wanted = " or ".join(dict.fromkeys(f"{mark[1] or ''}{mark[2]}" for mark in marks if mark))
+        detail = f"every step selects `{wanted}`, which the entry is not" if commands else f"none names {name}"
         yield RuleResult("a step of CI runs the new test entry", True if selected else None, "" if selected else detail)
 
 

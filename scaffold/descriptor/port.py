@@ -72,6 +72,7 @@ from scaffold.descriptor.sections import (
     PatchItem,
     Path,
     Pixels,
+    PoolingTest,
     Processor,
     RowsForward,
     Sequences,
@@ -364,6 +365,10 @@ class Port(Record):
     @property
     def tests(self) -> tuple[TestEntry, ...]:
         return self.integration.test if self.integration else ()
+
+    @property
+    def pooling(self) -> PoolingTest | None:
+        return self.integration.pooling if self.integration else None
 
     @property
     def docs_models(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from scaffold.descriptor.port import (
     derived_merge,
 )
 from scaffold.descriptor.schema import Reader, Use, suggest
-from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, Sequences, SizedField, TestEntry
+from scaffold.descriptor.sections import ADDITIVE, Count, CutModality, PoolingTest, Sequences, SizedField, TestEntry
 from scaffold.diagnostics import Diagnostic, Severity, Span
 
 #: Names that every expression about a batch may use.
@@ -1112,6 +1112,8 @@ def tests_are_consistent(context: Context) -> Problems:
             "delete it",
         )
         return
+    if integration is not None and integration.pooling is not None:
+        yield from _given_twice(context, integration.pooling, "integration.pooling")
     keys: set[str] = set()
     tests = (integration.test if integration else None) or ()
     for index, test in enumerate(tests):
@@ -1137,18 +1139,23 @@ def tests_are_consistent(context: Context) -> Problems:
 _BUDGETS, _LARGEST = "encoder_cudagraph_token_budgets", 2**31 - 1
 
 
-def _settings(context: Context, test: TestEntry, at: str) -> Problems:
-    """No setting is given twice, and token budgets are numbers, which ports compute with: VCG363, VCG364."""
+def _given_twice(context: Context, test: TestEntry | PoolingTest, at: str) -> Problems:
+    """No setting is given twice: VCG363."""
     taken = {"runner_kwargs": ("hf_overrides", "load_format"), "dummy_overrides": ("model_arch", "hf_config")}
     for section, names in taken.items() if test.dummy_arch is not None else ():
         for name in names:
-            if name in (getattr(test, section) or {}):
+            if name in (getattr(test, section, None) or {}):
                 yield context.at_key(
                     "VCG363",
                     f"`dummy_arch` sets {name} already",
                     f"{at}.{section}.{name}",
                     "delete one of the two",
                 )
+
+
+def _settings(context: Context, test: TestEntry, at: str) -> Problems:
+    """No setting is given twice, and token budgets are numbers, which ports compute with: VCG363, VCG364."""
+    yield from _given_twice(context, test, at)
     budgets = (test.compilation_overrides or {}).get(_BUDGETS, [1])
     if not (isinstance(budgets, list) and budgets and all(type(one) is int and 0 < one <= _LARGEST for one in budgets)):
         yield context.problem(

@@ -757,6 +757,27 @@ class TestEntry(Record):
     skip: bool | str = declare(FlagOrText(), "whether the test is skipped, and why", default=False)
 
 
+class PoolingTest(Record):
+    """The entry of a model that only pools, in a test of its own: vLLM's generation test asks for text."""
+
+    key: str = declare(Name("a key"), "key of the entry", examples=["clip"])
+    model: str = declare(_MODEL_ID, "checkpoint", examples=["openai/clip-vit-base-patch32"])
+    task: str = declare(
+        Choice("a task", {"embed": "", "classify": "", "token_embed": "", "token_classify": ""}),
+        "pooling task that the model serves",
+    )
+    image_prompt: str | None = declare(
+        Text("a prompt", lines=True), "prompt with what is there for an image, empty without", default=None
+    )
+    max_model_len: int | None = declare(Integer(), "length of the model's context", default=None)
+    runner_kwargs: Mapping[str, Any] = declare(
+        Table(Free(), "an argument name"), "further arguments of the test's runner", default={}
+    )
+    dummy_arch: str | None = declare(
+        Name("an architecture"), "architecture shrunk to random weights by dummy_hf_overrides", default=None
+    )
+
+
 class Docs(Record):
     """The model's row in vLLM's table of supported models."""
 
@@ -771,6 +792,7 @@ class Integration(Record):
     test: tuple[TestEntry, ...] = declare(
         Listing(Section(TestEntry), 1, 8, single=True), "entry of the generation test, or several", default=()
     )
+    pooling: PoolingTest | None = declare(Section(PoolingTest), "entry of the test of pooling models", default=None)
     docs: Docs | None = declare(Section(Docs), "row of the documentation table", default=None)
     example: tuple[str, ...] = declare(
         Listing(_EXAMPLE, 1, 8, single=True), "key in the offline example's support list", default=()

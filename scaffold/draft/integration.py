@@ -14,7 +14,7 @@ from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.protocol import RegistryAnchor, find_example_list, find_test_registry
 from scaffold.protocol.listed import listed_models
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import strings
+from scaffold.syntax import call_name, strings
 from scaffold.tower.names import mentions
 from scaffold.watch import Recording
 
@@ -29,6 +29,8 @@ _PROMPTS = {"image": "What is in this image?", "video": "Describe this video in 
 _STEP = 8192
 #: The formats of numbers that names of checkpoints end in.
 _FORMAT = re.compile(r"-(?:(?:NV|MX)?FP\d+|BF16|INT\d|AWQ|GPTQ)\b.*", re.IGNORECASE)
+#: The function that makes a pooler, and its task.
+_POOLERS = {"for_embedding": "embed", "for_seq_cls": "classify", "pooler_for_token_embed": "token_embed"}
 #: The text of a prompt that is nothing else.
 _BARE = "{content}"
 
@@ -62,7 +64,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the
     model's offline example, or one of the test file that another example of the model writes, too; without one a prompt
     is placeholder and question. A model without a placeholder takes that
-    of the example's prompt. One that only pools has no test entry: the test generates text. The test has dummy weights,
+    of the example's prompt. One that only pools has an entry of its own test. The test has dummy weights,
     since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model, or its
     example's, if that is longer than usual. Where they give none, and every item has as many tokens, a recorded context
     below that of most tests is enough: vLLM refuses more than a checkpoint has. Their test, table and example have no
@@ -105,13 +107,17 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             )
             sheet.put(f"{at}.template.name", template.name or f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template.text, template.place, why=why)
-        _put_context(sheet, subject.tree, keywords.get("max_model_len"), place, example, recording)
+        _put_context(
+            sheet, f"{at}.max_model_len", subject.tree, keywords.get("max_model_len"), place, example, recording
+        )
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
         _put_overrides(sheet, f"{at}.dummy_overrides", keywords, place, recording)
         _put_budget(sheet, subject.tree)
         for option in ("trust_remote_code", "revision", "tokenizer_mode"):
             if isinstance(given := keywords.get(option), (str, bool)):
                 sheet.put(f"{at}.runner_kwargs.{option}", given, place)
+    elif not any(subject.architectures.values()) and "image" in modalities:
+        _put_pooling(sheet, subject, placeholders, recording)
     if listed is not None and families:
         sheet.put("integration.docs.models", list(families), SourceLine(listed.path, listed.line))
     elif listed is None and checkpoint is not None:
@@ -119,6 +125,48 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         sheet.put("integration.docs.models", [called], checkpoint[3], why="no table of vLLM's models has a name for it")
     if example is not None:
         sheet.put("integration.example", example.key, example.at(example.function))
+
+
+def _put_pooling(sheet: Sheet, subject: Subject, placeholders: Mapping[str, str], recording: Recording | None) -> None:
+    """The entry of a model that only pools, where its class makes one pooler and something says where an image is.
+
+    Its prompt is what stands for an image, or nothing: where the processor puts that in, or where a test of the
+    checkpoint has an empty prompt beside its images.
+    """
+    made = (_poolers(cls) for _, cls in subject.program.lineage(subject.owner))
+    tasks = next((tasks for tasks in made if tasks), set())  # a class may take the place of its base's
+    found = _checkpoint(subject.tree, list(subject.architectures))
+    if found is None or len(tasks) != 1:
+        return
+    architecture, name, keywords, place = found
+    prompt = placeholders.get("image")
+    if not prompt and not _inserts(subject) and not _tested_without(subject.tree, name):
+        return
+    at = "integration.pooling"
+    sheet.put(f"{at}.key", _key(subject, (), None))
+    sheet.put(f"{at}.model", name, place)
+    sheet.put(f"{at}.task", *tasks, subject.place, why="the pooler that its class makes")
+    if prompt:
+        sheet.put(f"{at}.image_prompt", prompt, why=f"what `{_PLACEHOLDER}` gives")
+    _put_context(sheet, f"{at}.max_model_len", subject.tree, keywords.get("max_model_len"), place, None, recording)
+    sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
+    if isinstance(revision := keywords.get("revision"), str):
+        sheet.put(f"{at}.runner_kwargs.revision", revision, place)
+
+
+def _poolers(cls: ast.ClassDef) -> set[str]:
+    """The tasks of the poolers that a class makes."""
+    called = {call_name(node) for node in ast.walk(cls) if isinstance(node, ast.Call)}
+    return {task for name, task in _POOLERS.items() if name in called}
+
+
+def _tested_without(tree: SourceTree, checkpoint: str) -> bool:
+    """Whether a pooling test of a checkpoint gives images beside empty prompts."""
+    return any(
+        "" in strings(tree.parse(file))
+        and any(getattr(node, "arg", None) == "images" for node in ast.walk(tree.parse(file)))
+        for file in tree.containing("tests/models/multimodal/pooling", ".py", [checkpoint])
+    )
 
 
 def file_name(module: str) -> str:
@@ -197,13 +245,19 @@ def _usual_context(tree: SourceTree) -> tuple[int | None, SourceLine | None]:
 
 
 def _put_context(
-    sheet: Sheet, tree: SourceTree, given: object, place: SourceLine, example: _Example | None, run: Recording | None
+    sheet: Sheet,
+    at: str,
+    tree: SourceTree,
+    given: object,
+    place: SourceLine,
+    example: _Example | None,
+    run: Recording | None,
 ) -> None:
     """A context, where that of most entries of the generation test is none for the model.
 
     That is the `given` one of vLLM's other tests, that of the example, or the positions of the language model.
     """
-    (usual, there), at = _usual_context(tree), "integration.test.max_model_len"
+    usual, there = _usual_context(tree)
     if isinstance(given, int):
         sheet.put(at, given, place)
     elif usual is not None:

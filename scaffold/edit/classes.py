@@ -237,7 +237,9 @@ def _replace_statements(
                     continue
             if position == len(old):
                 above, footer = [*above, *_strip_blank(footer)], []
-            body.extend(_with_leading(new, above, body, glue=False))
+            fields = [*old[-1:], *new] if position == len(old) and not above else [None]
+            listed = all(isinstance(one, cst.SimpleStatementLine) for one in fields)  # as those of a dataclass
+            body.extend(new if listed else _with_leading(new, above, body, glue=False))
         if position in gone and position != place and _still_heads(old, gone, position, own_comments):
             kept += _split_leading(old[position])[0]
         if statement is None or position in gone:

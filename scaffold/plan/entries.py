@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Container, Iterator, Sequence, Set
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
+from scaffold.plan.comparison import FIELD, can_compare, comparison_edits, plan_helpers, plan_pooling
 from scaffold.plan.file_plans import Fact, FilePlan
 from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
 from scaffold.protocol.listed import listed_models
@@ -17,7 +18,7 @@ from scaffold.render import Code, pyrepr, render_template
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
-    from scaffold.descriptor.sections import Template, TestEntry
+    from scaffold.descriptor.sections import PoolingTest, Template, TestEntry
     from scaffold.protocol import ListAnchor, RegistryAnchor, SourceTree, TableAnchor
 
 #: Columns of the docs table whose mark does not depend on the model's modalities.
@@ -43,8 +44,13 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
     facts: list[Fact] = []
     notes: list[Diagnostic] = []
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
+    compared = registry is not None and can_compare(registry, tree)
     if registry is not None and port.tests:
-        files.append(plan_tests(port, registry))
+        files.append(plan_tests(port, registry, compared=compared))
+    if port.pooling is not None and compared:
+        files.append(plan_pooling(port.pooling.key, pooling_fields(port.pooling), tree))
+    files += [plan_helpers(tree)] if compared and any(file.edits or file.source for file in files) else []
+    if registry is not None and port.tests:
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
     others = [name for name in heirs if name != port.architecture]
     named = [(name, row.families) for name in others for row in list(listed_models(tree, [name]))[:1]]
@@ -67,12 +73,13 @@ def _missing(
     if not port.tested_modalities:
         return
     lacks = []
-    if registry is not None and not port.tests:
+    if registry is not None and not port.tests and port.pooling is None:
         prompts = "".join(f", {modality}_prompt: TEXT" for modality in port.tested_modalities)
         way = (
             f"add `test: {{key: {port.name}, model: ORGANISATION/CHECKPOINT{prompts}}}` under `integration`. A TEXT is "
             "a prompt of that checkpoint with what stands there for an item; `vitcg-scaffold init` drafts it where the "
-            "model's `get_placeholder_str` or an offline example says that"
+            "model's `get_placeholder_str` or an offline example says that. A model that only pools has the section "
+            "`pooling` instead"
         )
         lacks.append(("test entry: nothing in vLLM's CI will run it", way))
     if table is not None and not port.docs_models:
@@ -84,13 +91,15 @@ def _missing(
         yield Diagnostic("VCG524", f"the port has no {what}", port.span("integration"), way, Severity.WARNING)
 
 
-def plan_tests(port: AnyPort, registry: RegistryAnchor) -> FilePlan:
+def plan_tests(port: AnyPort, registry: RegistryAnchor, *, compared: bool = False) -> FilePlan:
+    """The entries that the generation test lacks; where outputs can be `compared`, with the test that does it."""
     modalities = list(port.tested_modalities)
-    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry)]
+    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry, compared)]
+    edits += comparison_edits(registry) if compared and edits else []
     return FilePlan(registry.path, tuple(edits), f"run {port.class_name} in the generation test")
 
 
-def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor) -> Iterator[Edit]:
+def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor, compared: bool) -> Iterator[Edit]:
     if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
         return  # It is tested already, under this or another key.
     if test.template is not None and test.template.name not in registry.functions:
@@ -100,7 +109,7 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
             yield PutFunction(chat_template(test.template), before=registry.variable)
         else:
             test = test.replace(template=test.template.replace(name=same))
-    entry = test_entry(test, modalities, registry)
+    entry = test_entry(test, modalities, registry, compared=compared)
     if "partial(dummy_hf_overrides" in entry:
         for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
             if name not in registry.imports:
@@ -160,9 +169,9 @@ def chat_template(template: Template) -> str:
     return render_template("test/template.py.jinja", name=template.name, text=Code(_fstring(template.text)))
 
 
-def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -> str:
-    """The entry's value, with those arguments only that this release's entry class has."""
-    known = {field.name for field in anchor.entry_fields}
+def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *, compared: bool) -> str:
+    """The entry's value, with those arguments only that this release's entry class has, or gets for a comparison."""
+    known = {field.name for field in anchor.entry_fields} | ({FIELD} if compared else set())
     fields: dict[str, Any] = {
         "model": test.model,
         # Image and video is the default of every release.
@@ -179,8 +188,9 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
         "compilation_config_overrides": dict(test.compilation_overrides) or None,
         "marks": _marks(test, known),
         "skip": True if test.skip is True else None,
+        FIELD: True if compared else None,
     }
-    comments = _comments(test, modalities)
+    comments = _comments(test, modalities, compared)
     given = [
         (name, value if isinstance(value, Code) else pyrepr(value), comments.get(name, ()))
         for name, value in fields.items()
@@ -189,7 +199,21 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor) -
     return render_template("test/entry.py.jinja", entry_class=anchor.entry_class, fields=given)
 
 
-def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, ...]]:
+def pooling_fields(test: PoolingTest) -> list[tuple[str, Code, tuple[Code, ...]]]:
+    """The arguments of an entry of the test of pooling models, each with its comments."""
+    values = {
+        "model": pyrepr(test.model),
+        "pooling_task": pyrepr(test.task),
+        "image_prompt": None if test.image_prompt is None else wrapped(test.image_prompt, 60),
+        "max_model_len": None if test.max_model_len is None else pyrepr(test.max_model_len),
+        "vllm_runner_kwargs": _runner_code(test.runner_kwargs, test.dummy_arch, {}),
+    }
+    random = (Code("Few layers and random weights, so that the test skips the download."),)
+    comments = {"vllm_runner_kwargs": random} if test.dummy_arch is not None else {}
+    return [(name, value, comments.get(name, ())) for name, value in values.items() if value is not None]
+
+
+def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
@@ -202,7 +226,9 @@ def _comments(test: TestEntry, modalities: list[str]) -> dict[str, tuple[Code, .
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
             Code("Few layers and random weights, so that the test skips the download. Its"),
-            Code("text is random: the test only shows that nothing raises."),
+            Code("text is random, so `check_outputs` asks for the encoder's outputs.")
+            if compared
+            else Code("text is random: the test only shows that nothing raises."),
         )
     return comments
 
@@ -271,11 +297,16 @@ def _runner_arguments(test: TestEntry, known: Set[str]) -> Code | None:
     if budgets and "compilation_config_overrides" not in known:
         # Before 0.22 an entry has no settings of the compilation; no budget is above the tokens of a step.
         arguments.setdefault("max_num_batched_tokens", max(budgets))
+    return _runner_code(arguments, test.dummy_arch, test.dummy_overrides)
+
+
+def _runner_code(arguments: Mapping[str, Any], dummy: str | None, dummy_overrides: Mapping[str, Any]) -> Code | None:
+    """The arguments of a test's runner, with those of a `dummy` architecture."""
     parts = [f"{pyrepr(name)}: {pyrepr(value)}" for name, value in arguments.items()]
-    if test.dummy_arch is not None:
+    if dummy is not None:
         parts.append('"load_format": "dummy"')
-        overrides = "".join(f", {name}={pyrepr(value)}" for name, value in test.dummy_overrides.items())
-        parts.append(f'"hf_overrides": partial(dummy_hf_overrides, model_arch={pyrepr(test.dummy_arch)}{overrides})')
+        overrides = "".join(f", {name}={pyrepr(value)}" for name, value in dummy_overrides.items())
+        parts.append(f'"hf_overrides": partial(dummy_hf_overrides, model_arch={pyrepr(dummy)}{overrides})')
     return Code("{" + ", ".join(parts) + "}") if parts else None
 
 

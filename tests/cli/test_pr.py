@@ -196,6 +196,11 @@ def test_the_text_has_the_notes_of_new(name, code, release_tree):
         ("pytest models/multimodal/generation/test_vit_cudagraph.py", "ok"),
         ("pytest models/multimodal/generation/test_vit_cudagraph.py -m 'slow_test'", "open"),
         ("pytest models/multimodal --ignore models/multimodal/generation/test_vit_cudagraph.py", "open"),
+        ("pytest models/multimodal -m core_model --ignore=models/multimodal/generation/test_vit_cudagraph.py", "open"),
+        ("pytest models/multimodal/generation -m 'not core_model'", "open"),
+        ("pytest models/multimodal/generation -m 'not slow_test'", "ok"),
+        ("pytest models/multimodal/generation/", "ok"),
+        ("pytest models/multimodal/gen", "open"),
     ],
 )
 def test_a_step_of_ci_has_to_select_the_entry(run, ported, step, verdict):

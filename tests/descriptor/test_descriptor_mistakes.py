@@ -564,6 +564,10 @@ MISTAKES = [
 27:38 error[VCG363] at 'hf_config': `dummy_arch` sets hf_config already
     help: delete one of the two
 """)),
+    Mistake("settings of a shrunk pooling model given twice", "tiles", [("    core_model: true", "    core_model: true\n  pooling: {key: m, model: o/m, task: embed, runner_kwargs: {load_format: auto}, dummy_arch: M}")], snapshot("""\
+28:62 error[VCG363] at 'load_format': `dummy_arch` sets load_format already
+    help: delete one of the two
+""")),
     Mistake("budgets of a test: 5", "tiles", [("    core_model", "    compilation_overrides: {encoder_cudagraph_token_budgets: 5}\n    core_model")], snapshot("""\
 27:62 error[VCG364] at '5': `encoder_cudagraph_token_budgets` is no list of numbers of tokens
     help: write whole numbers of 1 or more in brackets: [512]

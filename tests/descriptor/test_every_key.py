@@ -188,7 +188,11 @@ def planned(port: AnyPort, tree: SourceTree) -> object:
         plan = plan_changes(port, tree, read_protocol(tree), replace=True)
     except DiagnosticError as error:
         return [(problem.code, problem.message) for problem in error.diagnostics]
-    return [[(file.path, file.edits) for file in plan.files], [note.message for note in plan.notes], plan.facts]
+    return [
+        [(file.path, file.edits, file.source) for file in plan.files],
+        [note.message for note in plan.notes],
+        plan.facts,
+    ]
 
 
 def complains_at(case: Case, problems: Iterable[Diagnostic]) -> bool:

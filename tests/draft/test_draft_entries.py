@@ -69,6 +69,66 @@ def test_a_model_that_only_pools_has_no_entry_in_a_test_that_generates(release_t
     assert drafted(release_tree("0.33.0"), architecture) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "placeholder", "entry"),
+    [
+        ("CLIPModel", "", {"key": "clip", "model": "openai/clip-vit-base-patch32", "task": "embed"}),
+        ("ColPaliForRetrieval", "", {"key": "colpali", "model": "vidore/colpali-v1.3-hf", "task": "token_embed"}),
+        # Its class says nothing of a placeholder; its test has empty prompts beside images.
+        (
+            "ColModernVBertForRetrieval",
+            None,
+            {"key": "colmodernvbert", "model": "ModernVBERT/colmodernvbert-merged", "task": "token_embed"},
+        ),
+        (
+            "LlamaNemotronVLForSequenceClassification",  # its base makes the pooler of another task
+            "<image>",
+            {
+                "key": "nemotron_vl",
+                "model": "nvidia/llama-nemotron-rerank-vl-1b-v2",
+                "task": "classify",
+                "image_prompt": "<image>",
+            },
+        ),
+        (
+            "ColUltraVBertForRetrieval",
+            "<image>",
+            {
+                "key": "colultravbert",
+                "model": "athrael-soju/ColUltraVBERT",
+                "task": "token_embed",
+                "image_prompt": "<image>",
+                "runner_kwargs": {"revision": "509adbab61b71da0484b20f3baf718e15219d761"},
+            },
+        ),
+    ],
+)
+def test_a_model_that_only_pools_has_an_entry_of_its_own_test(release_tree, architecture, placeholder, entry):
+    found = integration(release_tree("0.33.0"), architecture, placeholder)
+    assert found["pooling"] == {**entry, "dummy_arch": architecture}
+
+
+def test_an_entry_of_a_pooling_model_needs_a_prompt_a_pooler_and_a_checkpoint(release_tree):
+    tree, name = release_tree("0.33.0"), "CLIPModel"
+    test, model, registry = (
+        "tests/models/multimodal/pooling/test_clip.py",
+        "vllm/model_executor/models/clip.py",
+        "tests/models/registry.py",
+    )
+    assert "pooling" in integration(tree, name, "")
+    for file, before, after in (
+        (test, '""', '"a photo"'),
+        (test, "images=", "pictures="),
+        (model, "DispatchPooler.for_embedding(", "Pooler("),
+        (registry, '    "CLIPModel": ', '    "Clip": '),
+    ):
+        text = tree.read(file)
+        assert before in text
+        assert "pooling" not in integration(tree.with_files({file: text.replace(before, after).encode()}), name, "")
+    numbers = {"self.config.text_config.max_position_embeddings": 77}
+    assert integration(tree, name, "", numbers, single=True)["pooling"]["max_model_len"] == 77
+
+
 def test_a_checkpoint_that_is_not_there_is_no_test(release_tree):
     """MiniMax-M3's was not online yet."""
     tree, registry = release_tree("0.33.0"), "tests/models/registry.py"

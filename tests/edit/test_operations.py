@@ -564,6 +564,12 @@ OTHER = "\n    def other(self):\n        def f():\n            return 0\n       
         "class A:\n    y = 2\n\n    x: int = 1\n\n    def f(self): ...\n",
     ),
     Case(
+        "a field behind others",
+        PutMethods("A", "x: int = 1"),
+        "class A:\n    y: int = 2\n\n\nz = 1\n",
+        "class A:\n    y: int = 2\n    x: int = 1\n\n\nz = 1\n",
+    ),
+    Case(
         "in the place of the first removed one",
         PutMethods("A", BLOCK, remove=("a", "b", "absent")),
         "class A:\n    # about a\n    def a(self):\n        # in a\n        return 1\n        # after a\n\n    def keep(self): ...\n\n    def b(self): ...\n",

@@ -52,7 +52,7 @@ MISTAKES = {
         Mutant("other items", "split(num_patches)", "split(num_patches[::-1])", "VCG654"),
         Mutant("other pixels", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650"),
         Mutant("graphs of no pixels", '{"default": 0}', '{"default": 4}', "VCG660"),
-        # Eager all the time: vLLM's own generation test would not see it.
+        # Eager all the time: vLLM's own tests of a modality would not see it.
         Mutant("turned off", 'modalities=["image"]', "modalities=[]", "VCG657"),
         # Right results, and graphs of half the units that their budgets allow.
         Mutant("tokens of a unit that a graph does not give", "return (\n", "return 2 * (\n", "VCG657"),

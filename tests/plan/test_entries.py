@@ -122,10 +122,10 @@ def test_entry_of_the_newest_release(release_tree, changes, added):
     registry = find_test_registry(release_tree("0.33.0"))
     assert registry is not None
 
-    entry = keywords(entries.test_entry(entry_with(**changes), ["image", "video"], registry))
+    entry = keywords(entries.test_entry(entry_with(**changes), ["image", "video"], registry, compared=False))
 
     assert entry == {"model": "'org/m'", **added}
-    of_images = keywords(entries.test_entry(entry_with(**changes), ["image"], registry))
+    of_images = keywords(entries.test_entry(entry_with(**changes), ["image"], registry, compared=False))
     assert of_images == {"modalities": "['image']", **entry}
 
 
@@ -137,7 +137,7 @@ def test_entry_leaves_out_what_the_release_does_not_know(release_tree):
     test = entry_with(compilation_overrides={"a": 1}, dtype="half")
 
     def written(registry: RegistryAnchor) -> set[str]:
-        return set(keywords(entries.test_entry(test, ["image", "video"], registry)))
+        return set(keywords(entries.test_entry(test, ["image", "video"], registry, compared=False)))
 
     every = {"model", "dtype", "compilation_config_overrides"}
     assert written(old) == every & {field.name for field in old.entry_fields}
@@ -150,8 +150,9 @@ def test_an_entry_is_skipped_in_every_release(release_tree, skip):
     old = find_test_registry(release_tree("0.20.0"))
     assert old is not None
     mark = "pytest.mark.skip" + ("(reason='no weights')" if skip == "no weights" else "")
+    entry = entries.test_entry(entry_with(skip=skip), ["image", "video"], old, compared=False)
 
-    assert keywords(entries.test_entry(entry_with(skip=skip), ["image", "video"], old))["marks"] == f"[{mark}]"
+    assert keywords(entry)["marks"] == f"[{mark}]"
 
 
 @pytest.mark.trees
@@ -163,7 +164,7 @@ def test_budgets_are_capped_in_every_release(release_tree, model):
     for release in ("0.20.0", "0.21.0", "0.22.0", "0.33.0"):
         registry = find_test_registry(release_tree(release))
         assert registry is not None
-        entry = keywords(entries.test_entry(test, ["image"], registry))
+        entry = keywords(entries.test_entry(test, ["image"], registry, compared=False))
         asked = ast.literal_eval(entry.get("compilation_config_overrides", "{}"))
         capped = asked.get("encoder_cudagraph_token_budgets") == [budget]
         assert capped or f"'max_num_batched_tokens': {budget}" in entry["vllm_runner_kwargs"], release
@@ -352,13 +353,13 @@ def test_entries_are_as_good_as_those_around_them(release_tree, model):
     assert registry is not None
     around = {entry.key: "marks" in entry.keywords for entry in registry.entries}
     for test in port.tests:
-        source = entries.test_entry(test, list(port.modalities), registry)
+        source = entries.test_entry(test, list(port.modalities), registry, compared=True)
         assert "None" not in source
         assert ("pytest.mark.core_model" in source) is around.get(test.key, True)
         assert source.count("# Few layers and random weights, so") == (test.dummy_arch is not None)
         budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
         assert source.count("# One budget that covers the test images") == (len(budgets) == 1)
-        of_videos = entries.test_entry(test, ["video"], registry)
+        of_videos = entries.test_entry(test, ["video"], registry, compared=False)
         assert of_videos.count("# One budget that covers the test videos") == (len(budgets) == 1)
 
 

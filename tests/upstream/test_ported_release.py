@@ -19,6 +19,8 @@ MODELS = ("internvl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "step3_vl")
 MODULES = tuple(f"vllm.model_executor.models.{model}" for model in MODELS)
 EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
 
+POOLING = "tests/models/multimodal/pooling/test_vit_cudagraph.py"
+
 
 def releases(*sample: str, slow: tuple[str, ...]) -> list:
     return [*sample, *(pytest.param(release, marks=pytest.mark.slow) for release in slow)]
@@ -58,6 +60,23 @@ def test_the_generated_entries_collect(release, release_tree, ported_copy):
     found = {re.sub(r".*\[(.*)\]", r"\1", name) for name in after.collected}
     before = set(re.findall(r'^    "(\w+)": VitCudagraphTestConfig', source, re.MULTILINE))
     assert found == before | {load_port(model).tests[0].key for model in new}
+
+
+def test_the_comparison_collects_and_passes_the_type_check(release_tree, ported_copy, tmp_path):
+    """vLLM's `mypy` hook reads the tests of models each for itself (`tools/pre_commit/mypy.py`)."""
+    root = ported_copy("0.33.0", ("paligemma",))
+    expected = {GENERATION: ("paligemma-image", "paligemma-video"), POOLING: ("colpali",)}
+    for file, names in expected.items():
+        after = run_tests(root, file, "--collect-only")
+        assert after.code == 0, after.text
+        outputs = [name.partition("::")[2] for name in after.collected if "test_vit_cudagraph_outputs" in name]
+        assert outputs == [f"test_vit_cudagraph_outputs[{name}]" for name in names]
+    pytest.importorskip("pydantic", reason="the release's configuration of mypy loads its plugin")
+    files = [path for path in changed_files(release_tree("0.33.0").root, root) if path.startswith("tests/")]
+    assert len(files) == 3
+    separate = ["--follow-imports", "skip", "--no-site-packages", "--cache-dir", str(tmp_path)]
+    done = captured([sys.executable, "-m", "mypy", *separate, *files], cwd=root)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 #: The checks of `.pre-commit-config.yaml` that look at Python files one by one, and need neither git nor a network.
