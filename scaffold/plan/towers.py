@@ -131,6 +131,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                 found = find_layers(tree, family, way, form, port.explicit.before, not attention_leaves_rows(tree))
                 if isinstance(found, Extraction) and found.prepared is not None:
                     _check_arguments(port, port.explicit, found.prepared)
+                    facts = replace(facts, padding=_padding(program, family[0][0], model.path, flashinfer=True))
             else:
                 assert isinstance(port, CutPort)
                 form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), tuple(port.beside))

@@ -43,8 +43,6 @@ _NO_GATHER = (
     "embeddings declare more than they have."
 )
 
-_NO_LENGTHS = "FlashInfer needs the lengths of sequences, and no buffer holds them."
-
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
 
@@ -469,11 +467,27 @@ class LayersView(View):
     rows_values: tuple[tuple[str, Code], ...]
     offsets: str
     longest: str
+    lengths: str
+    #: Attention's backend, and vLLM's own functions that pad its offsets, as a packed port has them.
+    backend: Code
+    padding: tuple[str, ...]
     embeddings: Code
+
+    #: An explicit port is for releases whose attention leaves no row unwritten.
+    cover_rows = False
+    flashinfer = True
+
+    @property
+    def rows_keys(self) -> list[str]:
+        return [name for name, _ in self.rows_values]
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        return {self.offsets: "self._pad_cu_seqlens"}
+        return {self.offsets: _padded_by(self.padding)}
+
+    @property
+    def config_head(self) -> Code | None:
+        return _chosen_padding(self.padding, self.backend)
 
 
 @dataclass(frozen=True)
@@ -707,16 +721,16 @@ class PackedView(SizedView):
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        by = self.padding[0] if len(self.padding) == 1 else "pad_cu_seqlens" if self.padding else "self._pad_cu_seqlens"
-        return dict.fromkeys(self.offset_keys, by)
+        return dict.fromkeys(self.offset_keys, _padded_by(self.padding))
+
+    @property
+    def backend(self) -> Code:
+        """The backend of the tower's attention."""
+        return Code(f"{self.tower}.attn_backend")
 
     @property
     def config_head(self) -> Code | None:
-        if len(self.padding) < 2:
-            return None
-        plain, flashinfer = self.padding
-        is_flashinfer = f"{self.tower}.attn_backend == AttentionBackendEnum.FLASHINFER"
-        return Code(f"pad_cu_seqlens = {flashinfer} if {is_flashinfer} else {plain}")
+        return _chosen_padding(self.padding, self.backend)
 
     @property
     def counts_video(self) -> bool:
@@ -1209,8 +1223,10 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     )
 
 
-def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shared: dict[str, Any]) -> LayersView:
+def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LayersView:
     """The view of an explicit port of rows."""
+    extraction = facts.extraction
+    assert extraction is not None
     assert extraction.prepared is not None
     layers = extraction.prepared
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
@@ -1230,23 +1246,19 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
     given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
     given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
-    given[explicit.lengths] = "None"
-    read = {explicit.rotary, explicit.offsets, *explicit.rows}
+    given[explicit.lengths] = f"{buffers}.get({pyrepr(explicit.lengths)})"
+    read = {explicit.rotary, explicit.offsets, explicit.lengths, *explicit.rows}
     last = max(place for place, name in enumerate(layers.made) if name in read)
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
-    asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
-    shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
-    shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
         batched=list(port.batched),
-        buffer_keys=[*values, *pair, explicit.offsets],
+        buffer_keys=[*values, *pair, explicit.offsets, explicit.lengths],
         budget_min=Code(str(_ROWS_BUDGET)),
         budget_why=None,
         budget_lets=(),
@@ -1267,6 +1279,9 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
         rows_values=tuple((name, Code(value)) for name, value in [*values.items(), *((one, one) for one in pair)]),
         offsets=explicit.offsets,
         longest=explicit.longest,
+        lengths=explicit.lengths,
+        backend=Code(layers.backend),
+        padding=tuple(name for _, name in facts.padding),
         embeddings=Code(
             f"self.{extraction.after}({', '.join([*extraction.arguments, 'features.split(num_patches)'])})"
         ),
@@ -1297,7 +1312,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     names = Names.of(port)
     shared = _shared(port, profile, facts)
     if port.explicit is not None and facts.extraction is not None:
-        return _layers(port, port.explicit, facts.extraction, shared)
+        return _layers(port, port.explicit, facts, shared)
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
@@ -1499,6 +1514,19 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         keeps_offsets=facts.keeps_offsets,
         asserts_embeddings=facts.checks_types and facts.embeds_nothing,
     )
+
+
+def _padded_by(padding: tuple[str, ...]) -> str:
+    """The function that pads offsets: of vLLM, perhaps chosen for a backend, or the port's own method."""
+    return padding[0] if len(padding) == 1 else "pad_cu_seqlens" if padding else "self._pad_cu_seqlens"
+
+
+def _chosen_padding(padding: tuple[str, ...], backend: Code) -> Code | None:
+    """The statement that chooses one of vLLM's two functions."""
+    if len(padding) < 2:
+        return None
+    plain, flashinfer = padding
+    return Code(f"pad_cu_seqlens = {flashinfer} if {backend} == AttentionBackendEnum.FLASHINFER else {plain}")
 
 
 def _set(
