@@ -82,7 +82,8 @@ class TreeFacts:
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
-    `embeds_are_cast`: the model gives precomputed embeddings its own type.
+    `embeds_are_cast`: the model gives precomputed embeddings its own type. `copies`: what an explicit port's model
+    makes of the features of a graph may be a view of them.
     """
 
     has_input_dtype: bool | None = None
@@ -108,6 +109,7 @@ class TreeFacts:
     cross_attends: bool = False
     embeds_nothing: bool = False
     embeds_are_cast: bool = False
+    copies: bool = True
 
 
 @dataclass(frozen=True)
@@ -359,6 +361,8 @@ class UnitsView(View):
     unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
+    #: Whether these may be views of the features, which the next replay overwrites.
+    copies: bool
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
@@ -472,6 +476,8 @@ class LayersView(View):
     backend: Code
     padding: tuple[str, ...]
     embeddings: Code
+    #: Whether these may be views of the features, which the next replay overwrites.
+    copies: bool
 
     #: An explicit port is for releases whose attention leaves no row unwritten.
     cover_rows = False
@@ -1149,6 +1155,7 @@ def _units(
         batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
+        copies=facts.copies,
         parses=parses,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
@@ -1280,6 +1287,7 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
         offsets=explicit.offsets,
         longest=explicit.longest,
         lengths=explicit.lengths,
+        copies=facts.copies,
         backend=Code(layers.backend),
         padding=tuple(name for _, name in facts.padding),
         embeddings=Code(
