@@ -1108,11 +1108,13 @@ def _units(
     shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
     counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
     parts = "features" if explicit.single else f"features.split({counted})"
-    values = [*extraction.arguments]
-    values.insert(extraction.place, parts if extraction.split else "features")
-    given = ", ".join(values)
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
+    # The port has counted the units of each item.
+    counts = size is None and not explicit.single
+    values = [counted if counts and _counts_units(one, modality.pixels) else one for one in extraction.arguments]
+    values.insert(extraction.place, parts if extraction.split else "features")
+    given = ", ".join(values)
     tokens, unit = token_names.code(explicit.tokens), port.unit
     least, why = tokens, f"One {unit}."
     if tokens.isdigit() and int(tokens) < _LEAST_BATCH:
@@ -1177,6 +1179,17 @@ def _units(
         pixel_lets=pixel_lets,
         embeddings=Code(f"self.{extraction.after}({given})") if parses else None,
     )
+
+
+def _counts_units(code: str, pixels: str) -> bool:
+    """Whether an expression is the number of units of each item, as the shapes of its pixels say it."""
+    match ast.parse(code, mode="eval").body:
+        case ast.ListComp(
+            elt=ast.Subscript(ast.Attribute(ast.Name(item), "shape"), ast.Constant(0)),
+            generators=[ast.comprehension(target=ast.Name(each), iter=units, ifs=[])],
+        ):
+            return item == each and ast.unparse(units) == f"batch_mm_kwargs[{pixels!r}]"
+    return False
 
 
 def _is_path(code: Code) -> bool:

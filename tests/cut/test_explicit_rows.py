@@ -147,6 +147,18 @@ def test_a_tower_that_gets_no_input_is_run_again(release_tree: Any) -> None:
     assert "which is no input of the model" in note.message
 
 
+@pytest.mark.parametrize(("base", "parses"), [("return super()._", False), ("return self.others()._", True)])
+def test_a_parser_may_hand_on_to_that_of_its_base(base: str, parses: bool, release_tree: Any) -> None:
+    tree, path = release_tree(RELEASE), "vllm/model_executor/models/lightonocr.py"
+    text = tree.read(path)
+    assert "return super()._parse" in text
+    port = port_of("mistral3", {"model.module": "lightonocr", "model.class": "LightOnOCRForConditionalGeneration"})
+    changed = tree.with_files({path: text.replace("return super()._", base).encode()})
+    found = text_of(prepare_port(port, changed), path).partition("# -- Supports")[2]
+    assert ("self._parse_and_validate_image_input(" in found) is parses
+    assert "self.vision_tower.prepare_layers(" in found
+
+
 def test_a_release_that_leaves_rows_unwritten_gets_a_mixin(release_tree: Any) -> None:
     prepared = prepare_port(port_of("mistral3"), release_tree("0.30.0"))
     assert [note.code for note in prepared.notes if note.code == "VCG466"] == ["VCG466"]
