@@ -7,6 +7,7 @@ templates, and nothing else is; values are source code (`Code`) or data that a f
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -1131,9 +1132,12 @@ def _units(
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
-    # Code behind the features of a graph may read any input. A graph that gives embeddings reads its buffers alone.
-    parses = extraction.after is not None and not follows
-    read = {*joined, *port.sized.values(), port.embeds}
+    # What the model parses may be any input. A graph that gives embeddings reads its buffers alone.
+    finishes = extraction.after is not None and not follows
+    parses = finishes and extraction.parsed is not None
+    nodes = itertools.chain.from_iterable(ast.walk(ast.parse(text)) for text in extraction.arguments)
+    said = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    read = {*joined, *port.sized.values(), port.embeds, *said}
 
     def encoded(values: Mapping[str, str]) -> Code:
         pixels, *others = values.values()
@@ -1177,7 +1181,7 @@ def _units(
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})") if parses else None,
+        embeddings=Code(f"self.{extraction.after}({given})") if finishes else None,
     )
 
 
@@ -1280,7 +1284,7 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
         batched=list(port.batched),
         buffer_keys=[*values, *pair, explicit.offsets, explicit.lengths],
         budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why=None,
+        budget_why="The smallest budget of Qwen2.5-VL's graphs, and of others.",
         budget_lets=(),
         forward=Code(f"{_replaced(layers.encode, given)}{'.squeeze(0)' * axis}"),
         pixels_key=modality.pixels,
