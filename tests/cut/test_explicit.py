@@ -719,3 +719,11 @@ def test_images_of_one_embedding_are_batched(release_tree):
     assert "max_images = max(min(max_batch_size, token_budget), 1)" in source
     assert 'assert len(features) == len(inputs["pixel_values"])' in source
     assert "return num_tokens, max_images * num_tokens" in more.plan.methods.source
+
+
+@pytest.mark.parametrize(("more", "same"), [('"""Said of it."""\n', True), ("print(x)\n", False)])
+def test_only_a_docstring_is_new_in_a_method_of_the_last_statements(more: str, same: bool) -> None:
+    whole = f"class M:\n    def m(self, x):\n{_indented(f'y = f(x){chr(10)}return g(x, y)')}"
+    split = f"class M:\n    def m(self, x):\n{_indented(f'y = f(x){chr(10)}return self.rest(x, y)')}"
+    split += f"    def rest(self, x, y):\n{_indented(f'{more}return g(x, y)')}"
+    assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
