@@ -1132,7 +1132,7 @@ def _units(
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
-    # What the model parses may be any input. A graph that gives embeddings reads its buffers alone.
+    # Parsed inputs may be any of the batch. A graph that gives embeddings reads its buffers alone.
     finishes = extraction.after is not None and not follows
     parses = finishes and extraction.parsed is not None
     nodes = itertools.chain.from_iterable(ast.walk(ast.parse(text)) for text in extraction.arguments)
