@@ -365,11 +365,17 @@ def tails_of(port: AnyPort, tree: SourceTree) -> tuple[Tail, ...]:
     """The attention kernels that a port must be right with.
 
     FlashInfer's wants the lengths of sequences beside their offsets, which not every release's tower makes
-    (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs.
+    (Qwen2.5-VL's from 0.22 on); elsewhere that backend raises, with and without graphs. A port of rows that runs the
+    model's code twice holds no offsets in two sections.
     """
     path = module_file(tree, port.module) if port.flashinfer else None  # None, too, where the tree lacks the model
-    reads_lengths = path is not None and "maybe_compute_seq_lens(" in tree.read(path)
-    return ("fa2", "fa3", "cudnn") if reads_lengths else ("fa2", "fa3")
+    if path is None:
+        serves = False
+    elif port.packs_rows:
+        serves = not prepare_port(port, tree, replace=True).plan.reenters
+    else:
+        serves = "maybe_compute_seq_lens(" in tree.read(path)
+    return ("fa2", "fa3", "cudnn") if serves else ("fa2", "fa3")
 
 
 def numeric_requests(

@@ -12,6 +12,7 @@ from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction, 
 from scaffold.cut.layers import find_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
+from scaffold.cut.memory import returns_own_memory
 from scaffold.cut.proof import prove_cut, prove_sharding
 from scaffold.cut.putback import prove_extraction
 from scaffold.cut.sharding import Sharding, find_sharding, splits_weights
@@ -34,6 +35,7 @@ __all__ = [
     "prove_cut",
     "prove_extraction",
     "prove_sharding",
+    "returns_own_memory",
     "runs_attention",
     "splits_weights",
 ]

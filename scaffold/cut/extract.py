@@ -264,6 +264,7 @@ class _Misfit(Exception):
 class _Extractor:
     def __init__(self, tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> None:
         self.tree, self.form = tree, form
+        self.module, self.owner = family[0]
         self.owners = {(module.file, owner.name) for module, owner in family}
         self.functions = [node for _, owner in family for node in owner.body if isinstance(node, FunctionNode)]
         self.names = {node.name for node in self.functions}
@@ -494,7 +495,7 @@ class _Extractor:
         return None
 
     def _unparsed(self, arguments: list[str]) -> list[str]:
-        """The arguments with inputs in the place of parsed ones, if the model's parser hands on all that they read."""
+        """The arguments with inputs in the place of parsed ones, if the parser makes all that they read of inputs."""
         if self.parsed is None or self.unpacked is not None:
             return arguments
         inputs = _Given(self.parsed[0], self._handed_on())
@@ -504,32 +505,35 @@ class _Extractor:
         self.parsed = None
         return [ast.unparse(node) for node in nodes]
 
-    def _handed_on(self) -> dict[str, str]:
-        """The entries of parsed inputs that are an input as it is, by key, with the key of that input.
+    def _handed_on(self) -> dict[str, ast.expr]:
+        """The entries of parsed inputs that an expression makes of inputs alone, by key.
 
-        The parser takes the input out of its keyword arguments, and hands it to a class of the file without methods.
+        The parser takes the inputs out of its keyword arguments, and hands such expressions to a class of the file
+        without methods. It may be that of a base class, too, which it calls.
         """
         called = self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
-        parser = next((one for one in self.functions if one.name == called), None)
-        if parser is None or parser.args.kwarg is None:
-            return {}
-        keys = {
-            _target(one): _key(one.value, parser.args.kwarg.arg)
-            for one in ast.walk(parser)
-            if isinstance(one, ast.Assign)
-        }
-        stored = Counter(stores(parser))
-        given = [
-            (one.arg, keys.get(one.value.id) if isinstance(one.value, ast.Name) and stored[one.value.id] == 1 else None)
-            for call in ast.walk(parser)
-            if isinstance(call, ast.Call) and _callee(call) in self._records()
-            for one in call.keywords
-        ]
-        return {
-            name: key
-            for name, key in given
-            if name and key and all(other == key for arg, other in given if arg == name)
-        }
+        given: dict[str, set[str]] = {}
+        for parser in (one for one in self.functions if one.name == called):
+            # A base of another file may mean something else by a name.
+            here = parser in self.owner.body
+            kept, stored, inputs = parser.args.kwarg, Counter(stores(parser)), {}
+            for one in (node for node in ast.walk(parser) if isinstance(node, ast.Assign)):
+                key = _key(one.value, kept.arg if kept is not None else "")
+                if key and stored[_target(one)] == 1:
+                    inputs[_target(one)] = ast.Subscript(ast.Name(_INPUTS, ast.Load()), ast.Constant(key), ast.Load())
+            for call in (node for node in ast.walk(parser) if isinstance(node, ast.Call)):
+                for keyword in call.keywords if _callee(call) in self._records() else ():
+                    given.setdefault(keyword.arg or "", set()).add(self._of_inputs(keyword.value, inputs, here=here))
+            if f"super().{called}(" not in ast.unparse(parser):
+                break
+        return {name: ast.parse(texts.pop(), mode="eval").body for name, texts in given.items() if _is_one(texts)}
+
+    def _of_inputs(self, node: ast.expr, inputs: Mapping[str, ast.expr], *, here: bool) -> str:
+        """An expression of a parser with inputs in the place of variables; empty where it reads anything else but what
+        the file of the port imports."""
+        names = {one.id for one in _names([node])} - {*stores(node)} - inputs.keys()
+        known = names <= (self.module.imports.keys() if here else set())
+        return ast.unparse(_Filled(inputs).visit(copy.deepcopy(node))) if known else ""
 
     def _records(self) -> set[str]:
         """The classes without methods beside the model's own and its bases."""
@@ -579,7 +583,8 @@ class _Extractor:
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
         below = "\n".join([*method.lines_of(sunk), *method.lines_below(function.body[place - 1])])
         body = textwrap.indent(textwrap.dedent(below).strip("\n"), "    ")
-        return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{body}\n"
+        why = '    """Embeddings of the items from the encoder\'s features."""'
+        return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{why}\n{body}\n"
 
     def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:
         """The type of a variable that keeps parsed inputs, which may be None where they are none, or a part of them."""
@@ -668,16 +673,20 @@ class _Filled(ast.NodeTransformer):
         return self.values.get(node.id, node)
 
 
-class _Given(ast.NodeTransformer):
-    """Inputs in the place of entries of what the model parses them into."""
+def _is_one(texts: set[str]) -> bool:
+    return len(texts) == 1 and "" not in texts
 
-    def __init__(self, parsed: str, keys: Mapping[str, str]) -> None:
-        self.parsed, self.keys = parsed, keys
+
+class _Given(ast.NodeTransformer):
+    """Expressions of inputs in the place of entries of what the model parses them into."""
+
+    def __init__(self, parsed: str, made: Mapping[str, ast.expr]) -> None:
+        self.parsed, self.made = parsed, made
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         match node:
-            case ast.Subscript(value=ast.Name(id=self.parsed), slice=ast.Constant(value=str(key))) if key in self.keys:
-                return ast.Subscript(ast.Name(_INPUTS, ast.Load()), ast.Constant(self.keys[key]), ast.Load())
+            case ast.Subscript(value=ast.Name(id=self.parsed), slice=ast.Constant(value=str(key))) if key in self.made:
+                return copy.deepcopy(self.made[key])
         return self.generic_visit(node)
 
 

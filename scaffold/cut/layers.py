@@ -174,7 +174,7 @@ class _LayersExtractor(_Extractor):
     def _backend(self, inner: _Method, path: str) -> str:
         """The attribute of attention with its backend that the statements in front of the encoder's call read.
 
-        A graph gives no lengths, so one kernel alone may need them: FlashInfer, with which the class has no graphs.
+        It says how offsets are padded, which come in two sections for FlashInfer.
         """
         for function in (node for node in self.tower_methods if isinstance(node, FunctionNode)):
             for node in ast.walk(function):

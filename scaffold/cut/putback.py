@@ -133,7 +133,7 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
     }
     if any(name in later or not _is_set_first(method.body, name) for name in shared - set(parameters)):
         return False
-    function.body[-1:] = method.body
+    function.body[-1:] = _undocumented(method.body)
     return True
 
 
@@ -165,9 +165,7 @@ def _prepend(function: ast.FunctionDef, first: str, method: ast.FunctionDef | No
     )  # fmt: skip
     kept = {node.id for node in ast.walk(statement.targets[0]) if isinstance(node, ast.Name)}
     inside, outside = _locals(method), _locals(rest)
-    body = method.body[:-1]
-    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        body = body[1:]
+    body = _undocumented(method.body[:-1])
     mentioned = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
     if (inside - set(given) - kept) & _mentioned(rest) or (mentioned & outside) - set(given) - kept:
         return False
@@ -176,6 +174,12 @@ def _prepend(function: ast.FunctionDef, first: str, method: ast.FunctionDef | No
         return False
     function.body[place : place + 1] = body
     return True
+
+
+def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A body without the docstring, which says nothing of the method that the statements come from."""
+    said = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return body[1:] if said else body
 
 
 def _is_own(node: ast.Call, name: str) -> bool:

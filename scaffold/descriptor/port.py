@@ -615,6 +615,10 @@ class RowsPort(ReentryPort):
         return self.replace(explicit=None)
 
     @property
+    def flashinfer(self) -> bool:
+        return self.explicit is not None
+
+    @property
     def units(self) -> str | None:
         """The input with a grid for each unit of an item, such as a tile, where it may be several: the number of units
         cuts it into items."""

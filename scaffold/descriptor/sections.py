@@ -553,7 +553,7 @@ class ExplicitRows(Record):
     )
     lengths: str = declare(
         Name("a variable"),
-        "lengths that FlashInfer's attention alone needs: None in a graph, and no graphs with FlashInfer",
+        "lengths of sequences, which FlashInfer's attention alone needs; padded with zeros",
         examples=["sequence_lengths"],
     )
 

@@ -45,7 +45,7 @@ from scaffold.syntax import (
 from scaffold.tower.names import mentions
 
 if TYPE_CHECKING:
-    from scaffold.cut import Sharding, Way
+    from scaffold.cut import Extraction, Sharding, Way
     from scaffold.cut.extract import Prepared
     from scaffold.descriptor import AnyPort, PathsPort, TilesPort
     from scaffold.protocol import Dialect, ModelAnchor, SourceTree
@@ -131,13 +131,15 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                 found = find_layers(tree, family, way, form, port.explicit.before, not attention_leaves_rows(tree))
                 if isinstance(found, Extraction) and found.prepared is not None:
                     _check_arguments(port, port.explicit, found.prepared)
+                    facts = replace(facts, padding=_padding(program, family[0][0], model.path, flashinfer=True))
             else:
                 assert isinstance(port, CutPort)
                 form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), tuple(port.beside))
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)
-                facts = replace(facts, extraction=found, has_gate=gated)
+                copies = _copies(port, program, family, tree, found)
+                facts = replace(facts, extraction=found, has_gate=gated, copies=copies)
                 return TowerPlan(found.by_file(), None, facts, extraction_facts(way, found), notes, way)
             notes = (*notes, found)
         facts = replace(
@@ -248,6 +250,17 @@ def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool
         splits_weights(node) or (isinstance(node, ast.Name) and node.id.startswith(_SHARDED))
         for one in code
         for node in ast.walk(one)
+    )
+
+
+def _copies(port: AnyPort, program: Program, family: Family, tree: SourceTree, found: Extraction) -> bool:
+    """Whether embeddings may be views of what a graph gives, in the model or in a class that inherits its port."""
+    from scaffold.cut import returns_own_memory
+
+    heirs = find_subclasses(tree, port.module, port.class_name)
+    ported = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
+    return found.after is not None and not all(
+        returns_own_memory(program, owner, found) for owner in (family[0], *ported)
     )
 
 

@@ -7,6 +7,7 @@ templates, and nothing else is; values are source code (`Code`) or data that a f
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,6 @@ _NO_GATHER = (
     "Under data parallelism this release's manager gathers results by the tokens that items declare, and precomputed "
     "embeddings declare more than they have."
 )
-
-_NO_LENGTHS = "FlashInfer needs the lengths of sequences, and no buffer holds them."
 
 #: Smallest budget of a graph of packed rows, in tokens, as vLLM's own ports have it.
 _ROWS_BUDGET = 64
@@ -84,7 +83,8 @@ class TreeFacts:
     `keeps_offsets`: each `__init__` of the model and of its subclasses makes a place for captured offsets.
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
-    `embeds_are_cast`: the model gives precomputed embeddings its own type.
+    `embeds_are_cast`: the model gives precomputed embeddings its own type. `copies`: what an explicit port's model
+    makes of the features of a graph may be a view of them.
     """
 
     has_input_dtype: bool | None = None
@@ -111,6 +111,7 @@ class TreeFacts:
     cross_attends: bool = False
     embeds_nothing: bool = False
     embeds_are_cast: bool = False
+    copies: bool = True
 
 
 @dataclass(frozen=True)
@@ -362,6 +363,8 @@ class UnitsView(View):
     unpacked: tuple[Code, Code] | None
     #: The embeddings of a batch, made of its `features`; None where a graph gives their rows.
     embeddings: Code | None
+    #: Whether these may be views of the features, which the next replay overwrites.
+    copies: bool
     #: Whether what runs on a graph's features may read any of the inputs.
     parses: bool
     #: Whether the graph makes a tensor for each item, and whether it may do so by its type alone.
@@ -470,11 +473,29 @@ class LayersView(View):
     rows_values: tuple[tuple[str, Code], ...]
     offsets: str
     longest: str
+    lengths: str
+    #: Attention's backend, and vLLM's own functions that pad its offsets, as a packed port has them.
+    backend: Code
+    padding: tuple[str, ...]
     embeddings: Code
+    #: Whether these may be views of the features, which the next replay overwrites.
+    copies: bool
+
+    #: An explicit port is for releases whose attention leaves no row unwritten.
+    cover_rows = False
+    flashinfer = True
+
+    @property
+    def rows_keys(self) -> list[str]:
+        return [name for name, _ in self.rows_values]
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        return {self.offsets: "self._pad_cu_seqlens"}
+        return {self.offsets: _padded_by(self.padding)}
+
+    @property
+    def config_head(self) -> Code | None:
+        return _chosen_padding(self.padding, self.backend)
 
 
 @dataclass(frozen=True)
@@ -707,16 +728,16 @@ class PackedView(SizedView):
 
     @property
     def padding_logics(self) -> dict[str, str]:
-        by = self.padding[0] if len(self.padding) == 1 else "pad_cu_seqlens" if self.padding else "self._pad_cu_seqlens"
-        return dict.fromkeys(self.offset_keys, by)
+        return dict.fromkeys(self.offset_keys, _padded_by(self.padding))
+
+    @property
+    def backend(self) -> Code:
+        """The backend of the tower's attention."""
+        return Code(f"{self.tower}.attn_backend")
 
     @property
     def config_head(self) -> Code | None:
-        if len(self.padding) < 2:
-            return None
-        plain, flashinfer = self.padding
-        is_flashinfer = f"{self.tower}.attn_backend == AttentionBackendEnum.FLASHINFER"
-        return Code(f"pad_cu_seqlens = {flashinfer} if {is_flashinfer} else {plain}")
+        return _chosen_padding(self.padding, self.backend)
 
     @property
     def counts_video(self) -> bool:
@@ -1082,11 +1103,13 @@ def _units(
     shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
     counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
     parts = "features" if explicit.single else f"features.split({counted})"
-    values = [*extraction.arguments]
-    values.insert(extraction.place, parts if extraction.split else "features")
-    given = ", ".join(values)
     pixels = port.fields.get(modality.pixels)
     size = pixels if isinstance(pixels, SizedField) else None
+    # The port has counted the units of each item.
+    counts = size is None and not explicit.single
+    values = [counted if counts and _counts_units(one, modality.pixels) else one for one in extraction.arguments]
+    values.insert(extraction.place, parts if extraction.split else "features")
+    given = ", ".join(values)
     tokens, unit = token_names.code(explicit.tokens), port.unit
     least, why = tokens, f"One {unit}."
     if tokens.isdigit() and int(tokens) < _LEAST_BATCH:
@@ -1103,9 +1126,12 @@ def _units(
     # Without anything else to read, what follows the encoder is a part of the graph.
     follows = explicit.single and extraction.after is not None and not extraction.arguments
     returned = extraction.returns.split(" | ")
-    # Code behind the features of a graph may read any input. A graph that gives embeddings reads its buffers alone.
-    parses = extraction.after is not None and not follows
-    read = {*joined, *port.sized.values(), port.embeds}
+    # Parsed inputs may be any of the batch. A graph that gives embeddings reads its buffers alone.
+    finishes = extraction.after is not None and not follows
+    parses = finishes and extraction.parsed is not None
+    nodes = itertools.chain.from_iterable(ast.walk(ast.parse(text)) for text in extraction.arguments)
+    said = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    read = {*joined, *port.sized.values(), port.embeds, *said}
 
     def encoded(values: Mapping[str, str]) -> Code:
         pixels, *others = values.values()
@@ -1129,6 +1155,7 @@ def _units(
         batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
+        copies=facts.copies,
         parses=parses,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
         beside=tuple(
@@ -1148,8 +1175,19 @@ def _units(
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
-        embeddings=Code(f"self.{extraction.after}({given})") if parses else None,
+        embeddings=Code(f"self.{extraction.after}({given})") if finishes else None,
     )
+
+
+def _counts_units(code: str, pixels: str) -> bool:
+    """Whether an expression is the number of units of each item, as the shapes of its pixels say it."""
+    match ast.parse(code, mode="eval").body:
+        case ast.ListComp(
+            elt=ast.Subscript(ast.Attribute(ast.Name(item), "shape"), ast.Constant(0)),
+            generators=[ast.comprehension(target=ast.Name(each), iter=units, ifs=[])],
+        ):
+            return item == each and ast.unparse(units) == f"batch_mm_kwargs[{pixels!r}]"
+    return False
 
 
 def _is_path(code: Code) -> bool:
@@ -1203,8 +1241,10 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     )
 
 
-def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shared: dict[str, Any]) -> LayersView:
+def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LayersView:
     """The view of an explicit port of rows."""
+    extraction = facts.extraction
+    assert extraction is not None
     assert extraction.prepared is not None
     layers = extraction.prepared
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
@@ -1224,25 +1264,21 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
     given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
     given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
     given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
-    given[explicit.lengths] = "None"
-    read = {explicit.rotary, explicit.offsets, *explicit.rows}
+    given[explicit.lengths] = f"{buffers}.get({pyrepr(explicit.lengths)})"
+    read = {explicit.rotary, explicit.offsets, explicit.lengths, *explicit.rows}
     last = max(place for place, name in enumerate(layers.made) if name in read)
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
-    # vLLM captures whatever `modalities` says, so a class whose layers a capture cannot call opts out whole.
-    asked = Code(f"{layers.backend} != AttentionBackendEnum.FLASHINFER")
-    shared["encoder_gate"] = _all_of(shared["encoder_gate"], asked)
-    shared["gate_why"] = " ".join(filter(None, (shared["gate_why"], _NO_LENGTHS)))
     parsed = extraction.parsed
     return LayersView(
         **shared,
         modalities=(modality,),
         embeds=port.embeds,
         batched=list(port.batched),
-        buffer_keys=[*values, *pair, explicit.offsets],
+        buffer_keys=[*values, *pair, explicit.offsets, explicit.lengths],
         budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why=None,
+        budget_why="The smallest budget of Qwen2.5-VL's graphs, and of others.",
         budget_lets=(),
         forward=Code(f"{_replaced(layers.encode, given)}{'.squeeze(0)' * axis}"),
         pixels_key=modality.pixels,
@@ -1261,6 +1297,10 @@ def _layers(port: RowsPort, explicit: ExplicitRows, extraction: Extraction, shar
         rows_values=tuple((name, Code(value)) for name, value in [*values.items(), *((one, one) for one in pair)]),
         offsets=explicit.offsets,
         longest=explicit.longest,
+        lengths=explicit.lengths,
+        copies=facts.copies,
+        backend=Code(layers.backend),
+        padding=tuple(name for _, name in facts.padding),
         embeddings=Code(
             f"self.{extraction.after}({', '.join([*extraction.arguments, 'features.split(num_patches)'])})"
         ),
@@ -1291,7 +1331,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     names = Names.of(port)
     shared = _shared(port, profile, facts)
     if port.explicit is not None and facts.extraction is not None:
-        return _layers(port, port.explicit, facts.extraction, shared)
+        return _layers(port, port.explicit, facts, shared)
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
@@ -1492,6 +1532,19 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         keeps_offsets=facts.keeps_offsets,
         asserts_embeddings=facts.checks_types and facts.embeds_nothing,
     )
+
+
+def _padded_by(padding: tuple[str, ...]) -> str:
+    """The function that pads offsets: of vLLM, perhaps chosen for a backend, or the port's own method."""
+    return padding[0] if len(padding) == 1 else "pad_cu_seqlens" if padding else "self._pad_cu_seqlens"
+
+
+def _chosen_padding(padding: tuple[str, ...], backend: Code) -> Code | None:
+    """The statement that chooses one of vLLM's two functions."""
+    if len(padding) < 2:
+        return None
+    plain, flashinfer = padding
+    return Code(f"pad_cu_seqlens = {flashinfer} if {backend} == AttentionBackendEnum.FLASHINFER else {plain}")
 
 
 def _set(

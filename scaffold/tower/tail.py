@@ -14,7 +14,7 @@ key/value tile of the last sequence whole and mask its scores, but multiply its 
 
 A model's own attention may leave them unwritten in any release: there, too, (a) is what a port does.
 
-Chosen: (a), where the offsets are padded (`templates/packed/offsets.py.jinja`): the rows are dealt out to sequences of
+Chosen: (a), where the offsets are padded (`templates/common/offsets.py.jinja`): the rows are dealt out to sequences of
 a kernel tile (128 rows) or of a window, and to no more of them than are needed. FlashInfer's two-section offsets are
 left alone, and Triton's kernel masks its loads, so that unwritten rows stay where they are.
 """

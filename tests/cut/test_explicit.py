@@ -186,7 +186,15 @@ GIVEN = "images_spatial_crop=images_spatial_crop,\n                resolve"
         # Another value than the input.
         (TAKEN, f"{TAKEN}\n        images_spatial_crop = images_spatial_crop + 0", PARSED),
         (TAKEN, TAKEN.replace("kwargs.", "self.kept."), PARSED),
-        (GIVEN, GIVEN.replace("=images_spatial_crop", "=images_spatial_crop + 0"), PARSED),
+        (GIVEN, GIVEN.replace("=images_spatial_crop", "=images_spatial_crop + self.kept"), PARSED),
+        (GIVEN, GIVEN.replace("=images_spatial_crop", "=own(images_spatial_crop)"), PARSED),
+        # What it makes of the input, by what the file of the port imports.
+        (GIVEN, GIVEN.replace("=images_spatial_crop", "=images_spatial_crop + 0"), f"{GRID} + 0"),
+        (
+            GIVEN,
+            GIVEN.replace("=images_spatial_crop", "=torch.cat([x for x in images_spatial_crop])"),
+            f"torch.cat([x for x in {GRID}])",
+        ),
         # A class whose constructor may change what it gets.
         (f"    {GRIDS}", f"    def validate(self) -> None:\n        pass\n\n    {GRIDS}", PARSED),
     ],
@@ -203,6 +211,47 @@ def test_an_input_that_the_parser_hands_on_is_not_parsed(
              if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._merge_patch_embeddings"]  # fmt: skip
     assert handed in calls
     assert ("image_input = self._parse_and_validate_image_input(**batch_mm_kwargs)" in found) == (handed == PARSED)
+
+
+OVIS = """
+schema: 1
+model: {module: ovis, class: Ovis}
+layout: cut
+modalities:
+  image: {pixels: pixel_values, entry: self._process_image_input(self._parse_and_validate_image_input(**inputs))}
+fields: {pixel_values: batched, grids: batched, indicator_tokens: batched}
+let: {side: self.config.visual_tokenizer_config.backbone_config.image_size}
+pixels: {shape: [3, side, side]}
+forward: {call: self.visual_tokenizer(pixels)}
+explicit:
+  call: self.vte(self.visual_tokenizer(pixels))
+  tokens: ceil_div(side // 14, self.config.visual_tokenizer_config.hidden_stride) ** 2
+  after: _merge_patch_embeddings
+output: {hidden_size: self.config.text_config.hidden_size}
+"""
+COUNTS = "patches_per_image=[x.shape[0] for x in pixel_values]"
+
+
+@pytest.mark.parametrize(
+    ("counts", "handed"),
+    [
+        (COUNTS, "num_patches"),
+        (COUNTS.replace("x.shape[0]", "x.shape[1]"), "[x.shape[1] for x in batch_mm_kwargs['pixel_values']]"),
+        (COUNTS.replace("in pixel_values", "in indicator_tokens"),
+         "[x.shape[0] for x in batch_mm_kwargs['indicator_tokens']]"),
+    ],
+)  # fmt: skip
+def test_units_are_counted_once_and_pixels_joined_once(counts: str, handed: str, release_tree: Any) -> None:
+    tree, path = release_tree(RELEASE), f"{MODELS}/ovis.py"
+    text = tree.read(path)
+    assert COUNTS in text
+    port = load_descriptor_text(OVIS, "ovis.yaml")
+    found = ported_text(tree.with_files({path: text.replace(COUNTS, counts).encode()}), port)
+    [call] = [node for node in ast.walk(ast.parse(found))
+              if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._merge_patch_embeddings"
+              and len(node.args) == 3 and ast.unparse(node.args[2]) == "features"]  # fmt: skip
+    indicators = "flatten_bn(batch_mm_kwargs['indicator_tokens'], concat=True)"
+    assert [ast.unparse(one) for one in call.args[:2]] == [handed, indicators]
 
 
 @pytest.mark.parametrize(
@@ -670,3 +719,11 @@ def test_images_of_one_embedding_are_batched(release_tree):
     assert "max_images = max(min(max_batch_size, token_budget), 1)" in source
     assert 'assert len(features) == len(inputs["pixel_values"])' in source
     assert "return num_tokens, max_images * num_tokens" in more.plan.methods.source
+
+
+@pytest.mark.parametrize(("more", "same"), [('"""Said of it."""\n', True), ("print(x)\n", False)])
+def test_only_a_docstring_is_new_in_a_method_of_the_last_statements(more: str, same: bool) -> None:
+    whole = f"class M:\n    def m(self, x):\n{_indented(f'y = f(x){chr(10)}return g(x, y)')}"
+    split = f"class M:\n    def m(self, x):\n{_indented(f'y = f(x){chr(10)}return self.rest(x, y)')}"
+    split += f"    def rest(self, x, y):\n{_indented(f'{more}return g(x, y)')}"
+    assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 from changed_ports import port_of
+from port_mutants import Mutant, assert_rejected, reports_of
 
 from scaffold.cut import prove_extraction
 from scaffold.diagnostics import DiagnosticError
-from scaffold.workflow import prepare_port, prove_numerics
+from scaffold.verify.numeric import check_numerics_all
+from scaffold.workflow import numeric_requests, prepare_port, prove_numerics, tails_of
 
 pytestmark = pytest.mark.trees
 
 RELEASE = "0.33.0"
 MODEL = "vllm/model_executor/models/mistral3.py"
 PIXTRAL = "vllm/model_executor/models/pixtral.py"
-INTERFACES = "vllm/model_executor/models/interfaces.py"
 LOOK = "attention = self.transformer.layers[0].attention.attn"
 FOREIGN = ("encode=", "Mixin", "except", "inspect", "pytree", "mock", "__dict__", "vars(")
 
@@ -30,7 +31,7 @@ def text_of(prepared: Any, path: str) -> str:
 def test_a_port_has_no_mixin_and_no_second_way_through_the_model(release_tree: Any) -> None:
     prepared = prepare_port(port_of("mistral3"), release_tree(RELEASE))
     package = [change for change in prepared.changed if change.path.startswith("vllm/")]
-    assert {change.path for change in package} == {MODEL, PIXTRAL, INTERFACES}
+    assert {change.path for change in package} == {MODEL, PIXTRAL}
     added = "\n".join(
         line
         for change in package
@@ -38,19 +39,30 @@ def test_a_port_has_no_mixin_and_no_second_way_through_the_model(release_tree: A
         if line not in (change.before or b"").decode().splitlines()
     )
     assert [word for word in FOREIGN if word in added] == []
-    assert added.count("\n") < 220
+    assert added.count("\n") < 210
 
 
-def test_a_kernel_that_a_capture_cannot_call_turns_the_class_off(release_tree: Any) -> None:
-    """`modalities=[]` stops no capture: with FlashInfer, whose lengths no buffer holds, the engine did not start."""
+PADDING = "vllm/model_executor/models/qwen2_5_vl.py"
+
+
+def test_a_buffer_holds_the_lengths_that_flashinfer_needs(release_tree: Any) -> None:
     text = text_of(prepare_port(port_of("mistral3"), release_tree(RELEASE)), MODEL)
-    [switch] = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef) and node.name == "supports_encoder_cudagraph"
-    ]
-    assert ast.unparse(switch.body[0]).endswith(".attn_backend != AttentionBackendEnum.FLASHINFER")
-    assert 'modalities=["image"],' in text
+    assert 'inputs.get("sequence_lengths")' in text
+    assert "    _pad_flashinfer_cu_seqlens_buffer,\n" in text
+    assert "_pad_cu_seqlens(" not in text
+
+
+def test_a_port_pads_itself_where_the_tree_has_no_function_for_it(release_tree: Any) -> None:
+    tree = release_tree(RELEASE)
+    renamed = tree.read(PADDING).replace("_pad_flashinfer_cu_seqlens_buffer", "_pad_flashinfer")
+    text = text_of(prepare_port(port_of("mistral3"), tree.with_files({PADDING: renamed.encode()})), MODEL)
+    assert 'padding_logics={"cu_seqlens": self._pad_cu_seqlens}' in text
+    assert "else 1\n" in text.partition("def _pad_cu_seqlens")[2].partition("def ")[0]
+
+
+@pytest.mark.parametrize(("release", "asked"), [("0.33.0", True), ("0.30.0", False)])
+def test_flashinfer_is_asked_for_where_a_port_has_buffers_for_it(release: str, asked: bool, release_tree: Any) -> None:
+    assert ("cudnn" in tails_of(port_of("mistral3"), release_tree(release))) is asked
 
 
 def test_eager_code_and_a_port_call_the_same_methods(release_tree: Any) -> None:
@@ -135,6 +147,18 @@ def test_a_tower_that_gets_no_input_is_run_again(release_tree: Any) -> None:
     assert "which is no input of the model" in note.message
 
 
+@pytest.mark.parametrize(("base", "parses"), [("return super()._", False), ("return self.others()._", True)])
+def test_a_parser_may_hand_on_to_that_of_its_base(base: str, parses: bool, release_tree: Any) -> None:
+    tree, path = release_tree(RELEASE), "vllm/model_executor/models/lightonocr.py"
+    text = tree.read(path)
+    assert "return super()._parse" in text
+    port = port_of("mistral3", {"model.module": "lightonocr", "model.class": "LightOnOCRForConditionalGeneration"})
+    changed = tree.with_files({path: text.replace("return super()._", base).encode()})
+    found = text_of(prepare_port(port, changed), path).partition("# -- Supports")[2]
+    assert ("self._parse_and_validate_image_input(" in found) is parses
+    assert "self.vision_tower.prepare_layers(" in found
+
+
 def test_a_release_that_leaves_rows_unwritten_gets_a_mixin(release_tree: Any) -> None:
     prepared = prepare_port(port_of("mistral3"), release_tree("0.30.0"))
     assert [note.code for note in prepared.notes if note.code == "VCG466"] == ["VCG466"]
@@ -194,6 +218,26 @@ def test_a_variable_may_be_taken_and_given(old: str, new: str, same: bool) -> No
     assert "x, b = self.before(x)" in split
     split = split.replace(old, new) if old else split
     assert (prove_extraction(changed(WHOLE), split, frozenset({("M", "m")}), None, "m.py", "before") == ()) is same
+
+
+CHOSEN = "attn_backend\n            == AttentionBackendEnum."
+#: Mistakes that show with FlashInfer alone.
+FLASHINFER = (
+    Mutant("two sections filled as one", f"{CHOSEN}FLASHINFER", f"{CHOSEN}TORCH_SDPA", "VCG650"),
+    Mutant("no lengths", "if sequence_lengths is not None:", "if False:", "VCG654"),
+    Mutant("lengths of the capture", "values = self._get_encoder_cudagraph_buffers(mm_kwargs)\n",
+           "values = self._get_encoder_cudagraph_buffers(mm_kwargs) | {'sequence_lengths': None}\n", "VCG650"),
+)  # fmt: skip
+
+
+@pytest.mark.lab
+def test_flashinfer_gets_its_sections_and_lengths(release_tree: Any) -> None:
+    [request] = numeric_requests(port_of("mistral3"), release_tree(RELEASE), tails=("cudnn",))
+    reports = reports_of(request, MODEL, FLASHINFER, FLASHINFER)
+    for mistake in FLASHINFER:
+        assert_rejected(reports[mistake.name], mistake)
+    [report] = check_numerics_all([request])
+    assert [check for check in report.checks if not check.passed] == []
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from functools import cache
 import pytest
 from captured import captured
 
-from scaffold.descriptor import shipped_names
+from scaffold.descriptor import PackedPort, shipped_names
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.methods import Methods, refusal, render_methods
 from scaffold.plan.question import QUESTION
@@ -164,7 +164,7 @@ def test_no_rendered_port_holds_dead_code(release, models, release_tree):
         # Whoever asks a port of videos for the modality of a batch would get the protocol's own answer, `image`.
         answers = {"get_input_modality"} if port.has_video else set()
         found += [f"{model}: {what}" for what in dead_code(source, protocol, called | answers)]
-        if port.flashinfer and "maybe_compute_seq_lens(" not in tree.read(anchor.path):
+        if isinstance(port, PackedPort) and port.flashinfer and "maybe_compute_seq_lens(" not in tree.read(anchor.path):
             found += [f"{model}: no tower makes {word}" for word in (*port.lengths, "FLASHINFER") if word in source]
     assert len(sources) > (1 if models == SAMPLE else 7)
     assert not found, "\n".join(found)
