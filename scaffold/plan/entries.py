@@ -185,7 +185,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *
         "max_tokens": test.max_tokens,
         "max_num_seqs": test.max_num_seqs,
         "vllm_runner_kwargs": _runner_arguments(test, known),
-        "compilation_config_overrides": dict(test.compilation_overrides) or None,
+        "compilation_config_overrides": _overrides(test, compared) or None,
         "marks": _marks(test, known),
         "skip": True if test.skip is True else None,
         FIELD: True if compared else None,
@@ -208,27 +208,34 @@ def pooling_fields(test: PoolingTest) -> list[tuple[str, Code, tuple[Code, ...]]
         "max_model_len": None if test.max_model_len is None else pyrepr(test.max_model_len),
         "vllm_runner_kwargs": _runner_code(test.runner_kwargs, test.dummy_arch, {}),
     }
-    random = (Code("Few layers and random weights, so that the test skips the download."),)
+    random = (Code("Random weights, so that the test skips the download."),)
     comments = {"vllm_runner_kwargs": random} if test.dummy_arch is not None else {}
     return [(name, value, comments.get(name, ())) for name, value in values.items() if value is not None]
+
+
+def _overrides(test: TestEntry, compared: bool) -> dict[str, Any]:
+    """The entry's settings of the compilation. A comparison wants more than one item in a replay."""
+    return {**test.compilation_overrides, **({"encoder_cudagraph_max_vision_items_per_batch": 2} if compared else {})}
 
 
 def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
+    inputs = "images" if "image" in modalities else "videos"
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
-    if budgets is not None and len(budgets) == 1:
-        inputs = "images" if "image" in modalities else "videos"
-        comments["compilation_config_overrides"] = (
-            Code(f"One budget that covers the test {inputs}. The default ones double up to the"),
-            Code("context, and each captures a graph of the whole encoder."),
-        )
+    packed = (Code(f"A batch of two, so that a replay packs the test {inputs} where they fit."),) if compared else ()
+    one = (
+        Code(f"One budget that covers the test {inputs}. The default ones double up to the"),
+        Code("context, and each captures a graph of the whole encoder."),
+    )
+    if why := (*packed, *(one if budgets is not None and len(budgets) == 1 else ())):
+        comments["compilation_config_overrides"] = why
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (
-            Code("Few layers and random weights, so that the test skips the download. Its"),
-            Code("text is random, so `check_outputs` asks for the encoder's outputs.")
+            Code("Random weights, so that the test skips the download. Its text is random,"),
+            Code("too, so `check_outputs` asks for the encoder's outputs.")
             if compared
-            else Code("text is random: the test only shows that nothing raises."),
+            else Code("too: the test only shows that nothing raises."),
         )
     return comments
 

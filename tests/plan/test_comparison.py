@@ -105,7 +105,7 @@ def test_a_release_without_calls_of_workers_in_its_test_gets_the_entry_alone(rel
 
     assert HELPERS not in files
     assert "check_outputs" not in files[GENERATION]
-    assert "# text is random: the test only shows that nothing raises.\n" in files[GENERATION]
+    assert "# too: the test only shows that nothing raises.\n" in files[GENERATION]
 
 
 def test_what_a_tree_has_already_is_not_planned(release_tree):
