@@ -388,8 +388,15 @@ class UnitsView(View):
         return self.unit_tokens if self.budget_min == self.unit_tokens else None
 
     @property
+    def claims(self) -> bool:
+        """Whether a unit claims more tokens than it has. Else each graph would be as large as a batch can be."""
+        return self.single and self.tokens.isdigit() and int(self.tokens) < _LEAST_BATCH
+
+    @property
     def budget_units(self) -> Code:
         """The units that a budget has room for."""
+        if self.claims:
+            return Code(f"token_budget // self._encoder_cudagraph_{self.unit}_tokens")
         return Code("token_budget" if self.tokens == "1" else f"token_budget // {self.unit_tokens}")
 
     @property

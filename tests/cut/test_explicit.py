@@ -710,14 +710,18 @@ def test_no_graph_is_larger_than_a_batch_of_images(room: int, largest: int, rele
     assert names[method.name](model, config) == (16, largest)
 
 
-def test_images_of_one_embedding_are_batched(release_tree):
-    """vLLM batches at most as many items as the smallest budget has tokens."""
+def test_images_of_few_embeddings_claim_more(release_tree: Any) -> None:
+    """vLLM batches at most as many items as the smallest budget has tokens: with one each, all graphs were the same."""
     tokens, tree = "tokens: (side // self.config.vision_config.patch_size) ** 2", release_tree("0.33.0")
-    one, more = (prepare_port(port_of("llava", (tokens, f"tokens: {number}")), tree) for number in (1, 16))
-    source = one.plan.methods.source
-    assert "return min(8, max_budget), max_budget" in source
-    assert "max_images = max(min(max_batch_size, token_budget), 1)" in source
+    one, few, more = (prepare_port(port_of("llava", (tokens, f"tokens: {number}")), tree) for number in (1, 7, 8))
+    source = " ".join(one.plan.methods.source.split())
+    assert "_encoder_cudagraph_image_tokens: int = 16" in source
+    assert "return num_tokens, num_tokens**2" in source
+    assert 'output_tokens=1, path_output_tokens={"default": self._encoder_cudagraph_image_tokens}' in source
+    assert "min(max_batch_size, token_budget // self._encoder_cudagraph_image_tokens), 1" in source
     assert 'assert len(features) == len(inputs["pixel_values"])' in source
+    assert "output_tokens=7, path_output_tokens" in " ".join(few.plan.methods.source.split())
+    assert "_encoder_cudagraph_image_tokens" not in more.plan.methods.source
     assert "return num_tokens, max_images * num_tokens" in more.plan.methods.source
 
 
