@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Heirs:
     """The edits, by file, that keep `model.optout` out, and what the user should know of all subclasses.
 
-    `architectures` are those of the registry that the port brings graphs: their classes inherit it and had none.
+    `architectures` are those of the registry that the port brings graphs: of its class, and of classes that inherit it,
+    which had none.
     """
 
     edits: Mapping[str, tuple[Edit, ...]]
@@ -83,15 +84,15 @@ def plan_heirs(
         edits[heir.path] += [*left.typing, *(DropDefinition(name, heir.class_name) for name in gone), *left.edits]
         notes += [*kept, *left.notes]
     served = [heir for heir in heirs if heir.class_name not in port.model.optout and heir not in others]
-    brought = tuple(_without_a_port(tree, served))
+    own = find_model(tree, port.module, port.class_name).path, port.class_name
+    brought = tuple(_without_a_port(tree, {own, *((heir.path, heir.class_name) for heir in served)}))
     return Heirs({path: tuple(items) for path, items in edits.items()}, tuple(notes), brought)
 
 
-def _without_a_port(tree: SourceTree, heirs: Iterable[Subclass]) -> Iterator[str]:
-    """The architectures of the registry whose class is one of the subclasses and has no graphs yet."""
-    program, places = Program(tree), {(heir.path, heir.class_name) for heir in heirs}
-    named = {class_name for _, class_name in places}
-    for name, entry in (read_registry(tree) if places and tree.exists(REGISTRY) else {}).items():
+def _without_a_port(tree: SourceTree, places: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The architectures of the registry whose class is one of these, by file and name, and has no graphs yet."""
+    program, named = Program(tree), {class_name for _, class_name in places}
+    for name, entry in (read_registry(tree) if tree.exists(REGISTRY) else {}).items():
         # Only of these classes: to read every module of the registry takes as long as to plan the port.
         owner = program.class_at(f"{entry.dotted}.{entry.class_name}") if entry.class_name in named else None
         inherits = owner is not None and (owner[0].file, owner[1].name) in places

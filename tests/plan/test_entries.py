@@ -246,6 +246,13 @@ def test_docs_row_that_is_there_is_left_alone(release_tree):
         ),
         # JinaVL is in vLLM's documentation under the name of another class.
         ("0.20.0", "qwen2_vl", {}, ["Qwen2VLForConditionalGeneration", "Tarsier2ForConditionalGeneration"]),
+        # The registry has the class under two names.
+        (
+            "0.33.0",
+            "nano_nemotron_vl",
+            {},
+            ["NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"],
+        ),
         # vLLM's own port is inherited already: whether the table has those classes is its maintainers' choice.
         ("0.33.0", "qwen3_vl", {}, []),
     ],
