@@ -20,7 +20,7 @@ _HELPERS, _BELOW = "tests/models/utils.py", "dummy_hf_overrides"
 _CHECK, _HITS = "check_encoder_cudagraph_outputs", "get_encoder_cudagraph_hits"
 #: vLLM's own comparison, of Qwen's models alone, shows that the release's workers can compare.
 _OWN = "_check_eonly_encoder_outputs"
-#: The tests that ours runs with a worker that compares.
+#: The tests that get a runner whose worker compares.
 _RUN = ("test_vit_cudagraph_image", "test_vit_cudagraph_video")
 #: The field of an entry that asks for the comparison.
 FIELD = "check_outputs"
@@ -44,7 +44,7 @@ def plan_helpers(tree: SourceTree) -> FilePlan:
 
 
 def comparison_edits(registry: RegistryAnchor) -> Iterator[Edit]:
-    """The test that compares, and the field of the entries that it is for, where the generation test lacks them."""
+    """The runner that compares, and the field of the entries that it is for, where the generation test lacks them."""
     if FIELD not in {field.name for field in registry.entry_fields}:
         yield PutMethods(registry.entry_class, f"{FIELD}: bool = False\n")
     [(name, source)] = _parts(render_template("test/outputs.py.jinja", registry=registry.variable))
@@ -52,7 +52,7 @@ def comparison_edits(registry: RegistryAnchor) -> Iterator[Edit]:
         for module, imported in (("contextlib", "contextmanager"), ("...utils", _CHECK), ("...utils", _HITS)):
             if imported not in registry.imports:
                 yield AddImport(module, imported)
-        yield PutFunction(source, before=_OWN)
+        yield PutFunction(source, before=_RUN[0])
 
 
 def plan_pooling(key: str, fields: Sequence[tuple[str, Code, Sequence[Code]]], tree: SourceTree) -> FilePlan:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -120,11 +122,11 @@ def test_what_a_tree_has_already_is_not_planned(release_tree):
     assert planned(imports=(*registry.imports, "contextmanager")).count("AddImport") == 2
     field = dataclasses.replace(registry.entry_fields[0], name="check_outputs")
     assert planned(entry_fields=(field,)) == ["AddImport", "AddImport", "AddImport", "PutFunction"]
-    assert planned(functions={**registry.functions, "test_vit_cudagraph_outputs": ""}) == ["PutMethods"]
+    assert planned(functions={**registry.functions, "vllm_runner": ""}) == ["PutMethods"]
 
 
 @pytest.mark.parametrize("lacking", ["test_vit_cudagraph_image", "_check_eonly_encoder_outputs"])
-def test_a_comparison_needs_the_tests_that_it_runs(release_tree, lacking):
+def test_a_comparison_needs_the_tests_that_it_is_for(release_tree, lacking):
     tree = release_tree("0.33.0")
     registry = find_test_registry(tree)
     assert registry is not None
@@ -190,42 +192,53 @@ def test_the_test_of_pooling_models_needs_replays(release_tree, monkeypatch):
         run("m", Runner(0), assets, monkeypatch)
 
 
-@pytest.fixture
-def added_test(release_tree) -> Any:
-    """The test that a port adds, over tests that start a runner."""
-    tree = release_tree("0.33.0")
-    text = ported(tree, "llava_next")[GENERATION]
-    [node] = [
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, FunctionNode) and node.name == "test_vit_cudagraph_outputs"
-    ]
-    node.decorator_list = []
+#: vLLM's fixtures and two of its tests, with a runner that says what it is asked.
+CONFTEST = """
+import os
+from contextlib import contextmanager
+from types import SimpleNamespace
+import pytest
 
-    def run(model_id: str, runner: Any, assets: str) -> None:
-        with runner(model_id) as model:
-            model.collective_rpc(f"run {assets}")
+@pytest.fixture(scope="session")
+def vllm_runner():
+    @contextmanager
+    def runner(model):
+        def collective_rpc(method):
+            print("asked", model, method, os.environ.get("VLLM_ALLOW_INSECURE_SERIALIZATION"))
+            return [2, 0 if model == "off" else 1]
+        yield SimpleNamespace(collective_rpc=collective_rpc)
+    return runner
+"""
+TESTS = """
+from contextlib import contextmanager
+from types import SimpleNamespace
+import pytest
 
-    names: dict[str, Any] = {
-        "contextmanager": contextmanager,
-        "check_encoder_cudagraph_outputs": "check",
-        "get_encoder_cudagraph_hits": "hits",
-        "test_vit_cudagraph_image": run,
-        "test_vit_cudagraph_video": run,
-    }
-    exec(ast.unparse(node), names)
-    return names["test_vit_cudagraph_outputs"]
+MODEL_CONFIGS = {name: SimpleNamespace(check_outputs=name != "plain") for name in ("plain", "right", "off")}
+check_encoder_cudagraph_outputs, get_encoder_cudagraph_hits = "check", "hits"
 
-
-@pytest.mark.parametrize("modality", ["image", "video"])
-def test_each_worker_compares_before_the_test_and_is_asked_for_replays_after_it(added_test, modality, monkeypatch):
-    runner = Runner(2, 1)
-
-    added_test("m", modality, runner, "images", "videos", monkeypatch)
-
-    assert runner.asked == ["m", "check", f"run {modality}s", "hits"]
+@pytest.mark.parametrize("model_id", MODEL_CONFIGS)
+def test_vit_cudagraph_image(model_id, vllm_runner):
+    with vllm_runner(model_id) as model:
+        print("runs", model_id)
+"""
 
 
-def test_a_worker_without_replays_fails_the_test(added_test, monkeypatch):
-    with pytest.raises(AssertionError):
-        added_test("m", "image", Runner(2, 0), "images", "videos", monkeypatch)
+def test_a_runner_compares_from_the_start_and_needs_replays_of_each_worker(release_tree, tmp_path):
+    """In pytest, with the fixture that a port adds before the tests: entries that do not ask for it run as before."""
+    text = ported(release_tree("0.33.0"), "llava_next")[GENERATION]
+    nodes = [node for node in ast.parse(text).body if isinstance(node, FunctionNode)]
+    names = [node.name for node in nodes]
+    assert names.index("vllm_runner") + 1 == names.index("test_vit_cudagraph_image")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(f"{TESTS}\n\n{ast.unparse(nodes[names.index('vllm_runner')])}\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir=."]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PATH": ""})
+
+    said = [line for line in done.stdout.splitlines() if line.startswith(("asked ", "runs ", "PASSED", "FAILED"))]
+    right = ["asked right check 1", "runs right", "asked right hits 1"]
+    off = ["asked off check 1", "runs off", "asked off hits 1"]
+    assert [line for line in said if line.startswith(("asked", "runs"))] == [*off, "runs plain", *right], done.stdout
+    outcomes = {line.split()[1].partition("[")[2].rstrip("]"): line.split()[0] for line in said if "::" in line}
+    assert outcomes == {"plain": "PASSED", "right": "PASSED", "off": "FAILED"}

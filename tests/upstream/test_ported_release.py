@@ -65,12 +65,11 @@ def test_the_generated_entries_collect(release, release_tree, ported_copy):
 def test_the_comparison_collects_and_passes_the_type_check(release_tree, ported_copy, tmp_path):
     """vLLM's `mypy` hook reads the tests of models each for itself (`tools/pre_commit/mypy.py`)."""
     root = ported_copy("0.33.0", ("paligemma",))
-    expected = {GENERATION: ("paligemma-image", "paligemma-video"), POOLING: ("colpali",)}
-    for file, names in expected.items():
+    expected = {GENERATION: "test_vit_cudagraph_image[paligemma]", POOLING: "test_vit_cudagraph_outputs[colpali]"}
+    for file, name in expected.items():
         after = run_tests(root, file, "--collect-only")
         assert after.code == 0, after.text
-        outputs = [name.partition("::")[2] for name in after.collected if "test_vit_cudagraph_outputs" in name]
-        assert outputs == [f"test_vit_cudagraph_outputs[{name}]" for name in names]
+        assert f"{file}::{name}" in after.collected
     pytest.importorskip("pydantic", reason="the release's configuration of mypy loads its plugin")
     files = [path for path in changed_files(release_tree("0.33.0").root, root) if path.startswith("tests/")]
     assert len(files) == 3
