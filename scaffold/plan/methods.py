@@ -158,9 +158,6 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
         importable["patch"] = "unittest.mock"
     if facts.sync_guard is not None and facts.waits:
         importable["gpu_sync_allowed"] = facts.sync_guard
-    if facts.info_class is not None:
-        module, name = facts.info_class
-        importable[name] = module
     importable |= {name: module for module, name in facts.padding}
     imports = tuple(sorted((module, name) for name, module in importable.items() if name in words))
     return Methods(source, view, imports, mixin)

@@ -65,8 +65,7 @@ class TreeFacts:
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
     captured (0.31 on), so that rows of no sequence hold no NaN. `has_lengths`: the tower makes the lengths that
-    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
-    class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
+    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     `optional`: the attributes that a model may be without, as their annotations say. `extraction`: what an explicit
     port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it is a port in a
@@ -93,7 +92,6 @@ class TreeFacts:
     attention_fills_zeros: bool = False
     has_lengths: bool | None = None
     checks_types: bool = False
-    info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
     optional: frozenset[str] = frozenset()
     extraction: Extraction | None = None
@@ -712,7 +710,6 @@ class PackedView(SizedView):
     after_why: str | None
     frames: Code | None
     frames_info: str | None
-    info_class: str | None
     model_config: Code
     counts_frames: bool
     claims_frames: bool
@@ -748,7 +745,7 @@ class PackedView(SizedView):
 
     @property
     def counts_video(self) -> bool:
-        return self.has_video
+        return self.has_video and self.counts_frames
 
     @property
     def has_hook(self) -> bool:
@@ -1523,7 +1520,6 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         after_why=port.post.why if port.post else None,
         frames=names.code(frames) if isinstance(frames, Expression) else None,
         frames_info=port.frames_info,
-        info_class=facts.info_class[1] if facts.info_class else None,
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         claims_frames=claimed,

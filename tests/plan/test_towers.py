@@ -348,47 +348,6 @@ def test_rows_that_attention_leaves(release_tree, release, zeros):
     assert plan(release_tree(release)).facts.attention_fills_zeros is zeros
 
 
-@pytest.mark.parametrize(
-    ("model", "home", "class_"),
-    [
-        # The nearest class that has the method, which those of subclasses of the model derive from, too.
-        ("qwen2_5_vl", "qwen2_vl", "Qwen2VLProcessingInfo"),
-        ("qwen3_vl", "qwen3_vl", "Qwen3VLProcessingInfo"),
-    ],
-)
-def test_the_class_that_counts_frames(release_tree, model, home, class_):
-    facts = plan(release_tree("0.33.0"), load_port(model)).facts
-
-    assert facts.info_class == (f"vllm.model_executor.models.{home}", class_)
-
-
-def test_the_class_that_counts_frames_is_imported_from_where_the_file_has_it(release_tree):
-    """EXAONE 4.5 has it from Qwen2.5-VL's module: one name from two modules is a conflict (VCG433)."""
-    changes = {"model": {"module": "exaone4_5", "class": "Exaone4_5_ForConditionalGeneration", "tower": "visual"}}
-    facts = plan(release_tree("0.33.0"), port_of("qwen2_5_vl", changes)).facts
-
-    assert facts.info_class == ("vllm.model_executor.models.qwen2_5_vl", "Qwen2VLProcessingInfo")
-
-
-INFO = "    info=Qwen2_5_VLProcessingInfo,\n"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ((INFO, ""),),
-        ((INFO, "    info=make_info,\n"),),
-        (
-            (INFO, "    info=BaseInfo,\n"),
-            ("class Qwen2_5_VLProcessingInfo(", "class BaseInfo:\n    pass\n\n\nclass Qwen("),
-        ),
-    ],
-    ids=["none", "no class", "without the method"],
-)
-def test_a_processing_info_that_cannot_be_read(qwen, changes):
-    assert plan(qwen("0.33.0", *changes)).facts.info_class is None
-
-
 NEMOTRON = "vllm/model_executor/models/nano_nemotron_vl.py"
 TAKES = "self, video_input: NanoNemotronVLVideoPixelInputs\n    ) -> tuple"
 

@@ -262,22 +262,6 @@ def test_no_code_for_a_rank_without_items_where_no_rank_has_graphs(generation, g
     assert ("A rank may get no item" in source) is may_be_empty
 
 
-def test_the_class_of_a_processing_info_is_named_where_types_are_checked():
-    port = load_port("qwen2_vl")
-    checked = TreeFacts(checks_types=True, info_class=("vllm.models.infos", "SomeInfo"))
-
-    named, unnamed, unchecked = (
-        render_methods(port, profile_of("v0_24"), facts)
-        for facts in (checked, TreeFacts(checks_types=True), TreeFacts(info_class=checked.info_class))
-    )
-
-    assert "assert isinstance(info, SomeInfo)" in named.source
-    assert ("vllm.models.infos", "SomeInfo") in named.imports
-    assert "info: Any = " in unnamed.source
-    assert "SomeInfo" not in unchecked.source
-    assert not [name for _, name in unchecked.imports if name == "SomeInfo"]
-
-
 def test_sequences_are_counted_by_their_unit():
     """A sequence a frame is checked before a replay; a sequence an item is not, since the manager counts items.
 
