@@ -48,7 +48,7 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "qwen3_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
         set(),
-        set(),
+        {"Qwen3VLProcessingInfo.get_num_frames_with_most_features"},  # the port asks for no number of frames
     ),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},

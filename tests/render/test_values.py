@@ -61,9 +61,6 @@ NAMES: dict[str, Any] = {
     "SupportsEncoderCudaGraph": Protocol,
     "AttentionBackendEnum": Struct(FLASHINFER="flashinfer"),
     "cdiv": lambda a, b: -(-a // b),
-    "MULTIMODAL_REGISTRY": Struct(
-        get_processing_info=lambda config: Struct(get_num_frames_with_most_features=lambda **sizes: 3)
-    ),
     "init_logger": lambda name: Struct(warning=lambda text, error: pytest.fail(text % error)),
 }
 
@@ -229,7 +226,7 @@ def test_packed_grids(kind: str, budget: int) -> None:
 
 def test_packed_grids_are_what_the_config_and_the_specs_say() -> None:
     model = made("qwen2_5_vl", Packed)
-    assert model.get_encoder_cudagraph_config().max_frames_per_video == 3
+    assert model.get_encoder_cudagraph_config().max_frames_per_video == 100 // 8
     limits = Struct(scheduler_config=Struct(max_num_batched_tokens=500), model_config=Struct(max_model_len=200))
     assert model.get_encoder_cudagraph_budget_range(limits) == (64, 200)
     specs = model.get_encoder_cudagraph_item_specs(packed_batch())
