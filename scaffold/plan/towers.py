@@ -2,7 +2,7 @@
 
 A pristine tower is split; one that is split already is used as it is, after a look at what its metadata method returns
 and takes. The `__init__` of the model class may get statements more. It keeps the model's configuration where the port
-asks the processing info for the number of frames and the class has neither that nor vLLM's. It keeps the captured
+takes the number of frames from it and the class has neither that nor vLLM's. It keeps the captured
 offsets where the manager pads no batch to them.
 """
 
