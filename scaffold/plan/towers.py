@@ -180,7 +180,9 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
     inits = _Inits(port, program, tree, family)
     knows = facts.has_vllm_config or _has(family, "model_config")
-    if port.frames_info and not knows and not inits.keep_everywhere("model_config", "vllm_config.model_config"):
+    # What a port in a package changes of vLLM's classes is refused as a whole (VCG499).
+    keep = inits.keep_everywhere if tree.package is None else inits.keep
+    if port.frames_info and not knows and not keep("model_config", "vllm_config.model_config"):
         raise DiagnosticError.of(
             "VCG419",
             f"{model.class_name}, or a subclass of it, keeps no configuration to ask for the number of frames",
