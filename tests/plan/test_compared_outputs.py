@@ -1,6 +1,6 @@
 """What a port adds to vLLM's tests for a comparison of outputs, and what the added test does with its runner.
 
-`tests/lab/test_comparison.py` runs the functions for workers on models.
+`tests/lab/test_compared_replays.py` runs the functions for workers on models.
 """
 
 from __future__ import annotations
