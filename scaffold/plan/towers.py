@@ -180,7 +180,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             edits[part.file].append(ReplaceMethod(part.class_name, part.replaces, part.source))
     inits = _Inits(port, program, tree, family)
     knows = facts.has_vllm_config or _has(family, "model_config")
-    # What a port in a package changes of vLLM's classes is refused as a whole (VCG499).
+    # In a package, all changes of vLLM's own classes are refused together (VCG499).
     keep = inits.keep_everywhere if tree.package is None else inits.keep
     if port.frames_info and not knows and not keep("model_config", "vllm_config.model_config"):
         raise DiagnosticError.of(
