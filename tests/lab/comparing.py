@@ -8,7 +8,6 @@ comparing.py`, and in a fork of it for each port.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from probing import run_jobs
 
 from scaffold.verify.numeric import NumericRequest
 from scaffold.verify.numeric.overlay import build_overlay, changed_modules
@@ -46,23 +47,6 @@ def compare(requests: Iterable[NumericRequest], source: str, runner: str) -> lis
 
 
 # -- in the process that runs the tree
-
-
-def main() -> None:
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    from scaffold.verify.numeric import attention, child
-
-    asked = json.loads(sys.stdin.read())
-    child._import_shared(asked)
-    attention.set_tail("fa2")
-    for job in asked["jobs"]:
-        fork = os.fork()
-        if fork == 0:
-            out.write(json.dumps(_served(asked, job)) + "\n")
-            out.flush()
-            os._exit(0)
-        assert os.waitpid(fork, 0)[1] == 0, job["recipe"]
 
 
 def _served(asked: dict[str, Any], job: dict[str, Any]) -> str:
@@ -109,4 +93,4 @@ def _served(asked: dict[str, Any], job: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(_served)

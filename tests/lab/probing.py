@@ -106,6 +106,11 @@ _SEEN = ("captured", "replayed", "served")
 
 
 def main() -> None:
+    run_jobs(lambda asked, job: _serve(asked["root"], job))
+
+
+def run_jobs(serve: Callable[[dict[str, Any], dict[str, Any]], Any]) -> None:
+    """Write what `serve` gives for each job of standard input, as a line, from a fork that imported the tree before."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from scaffold.verify.numeric import attention, child
@@ -116,8 +121,7 @@ def main() -> None:
     for job in asked["jobs"]:
         fork = os.fork()
         if fork == 0:
-            reports = _serve(asked["root"], job)
-            out.write(json.dumps(reports) + "\n")
+            out.write(json.dumps(serve(asked, job)) + "\n")
             out.flush()
             os._exit(0)
         assert os.waitpid(fork, 0)[1] == 0, job["recipe"]
