@@ -25,6 +25,7 @@ from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.edit import PutMethods
 from scaffold.edit.snippets import member_name
 from scaffold.files import read_regular
+from scaffold.plan.manager import MANAGER_TESTS
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
 
@@ -443,6 +444,11 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 yield (
                     f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
                 )
+        if view.manager_bounds:
+            yield (
+                "- The manager packs by tokens alone. It raised for a batch of more frames than its graph has, and now "
+                "runs it eagerly, of whatever model."
+            )
         if view.claims_frames:
             yield (
                 "- The manager does not bound the frames of a batch. A call of more frames than "
@@ -502,7 +508,9 @@ def _test_plan(port: AnyPort, change: PortChange) -> Iterator[str]:
     """The commands for a reviewer. One who has the tool has its descriptors; another one is part of the text."""
     yield "```sh"
     for path in change.added:
-        if path.startswith("tests/"):
+        if path == MANAGER_TESTS:
+            yield f"pytest {path}"
+        elif path.startswith("tests/"):
             yield f"pytest {path} -k {shlex.quote(' or '.join(entry.key for entry in port.tests))}"
     own = None if port.shipped else Path(port.file)
     yield shlex.join(["pip", "install", f"vitcg-scaffold[cpu]=={__version__}"])

@@ -30,7 +30,7 @@ def _purpose(fix: Fix) -> Iterator[str]:
     yield f"Repair the encoder CUDA graphs of `{fix.port.class_name}`: {_listed(fix)}."
     yield ""
     for repair in fix.proven.repairs:
-        place = f"`{repair.path}:{repair.span.line}`"
+        place = f"`{repair.edits[0].path or repair.path}:{repair.span.line}`"
         yield f"- {repair.what[0].upper()}{repair.what[1:]}. Now {repair.so} ({place})."
     yield "- Eager results stay bit-identical, and no check that passed fails."
 

@@ -171,13 +171,11 @@ class Port:
         edit = self.insert(name, self.first(name), [text])
         return replace(edit, end=(self.first(name).lineno, 0))
 
-    def append(self, name: str, lines: Sequence[str]) -> TextEdit:
-        """A method behind this one."""
-        method = self.function(name)
-        return self._lines(name, (method.end_lineno or 0) + 1, method.col_offset, ["", *lines])
+    def newline(self, path: str) -> str:
+        return "\r\n" if b"\r\n" in self.tree.read_bytes(path) else "\n"
 
     def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
-        end = "\r\n" if b"\r\n" in self.tree.read_bytes(self.methods[name][0].file) else "\n"
+        end = self.newline(self.methods[name][0].file)
         new = "".join(f"{' ' * indent if one else ''}{one}{end}" for one in lines)
         return TextEdit((line, 0), (line, 0), new.encode())
 

@@ -17,7 +17,8 @@ from functools import partial
 from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
 from scaffold.plan.cut import is_data_parallel
-from scaffold.protocol import SourceTree, find_model
+from scaffold.plan.manager import Missing, find_missing
+from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import FunctionNode, call_name, has_attribute, is_cast, self_attribute
 from scaffold.tower.source import Method, Owner, Program
@@ -261,44 +262,26 @@ def _embeddings_run_eagerly(port: Port) -> Repair | None:
 
 
 def _many_frames_run_eagerly(port: Port) -> Repair | None:
-    """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch. A batch of
-    too many gets the result of the eager forward in the place of the replay's.
+    """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch: it gets the
+    check that a port of ours brings.
     """
-    replay = port.function(REPLAY)
-    calls = [
-        call
-        for call in _calls(replay)
-        if call.args and isinstance(call.args[0], ast.Name) and FRAMES in {one.arg for one in call.keywords}
-    ]
-    if not calls or POSTPROCESS in port.methods or EAGER not in port.methods:
+    counts = any(FRAMES in {one.arg for one in call.keywords} for call in _calls(port.function(CAPTURE)))
+    missing = find_missing(port.tree, read_protocol(port.tree))
+    if not counts or not isinstance(missing, Missing):
         return None
-    grid = ast.unparse(calls[0].args[0])
-    at = next(statement for statement in replay.body if calls[0] in ast.walk(statement))
-    return port.repair(
+    module, owner, _ = port.methods[CAPTURE]
+    indent, end = " " * missing.method.col_offset, port.newline(missing.path)
+    text = "".join(f"{indent if one else ''}{one}".rstrip() + end for one in missing.lines)
+    place = (missing.line, 0)
+    return Repair(
         "many frames run eagerly",
-        (REPLAY, EAGER),
-        [
-            port.insert(
-                REPLAY,
-                at,
-                [
-                    f"if sum(g[0] for g in {grid}) > max({ITEMS}, {FRAMES}):",
-                    "    # More than a graph holds: `postprocess_encoder_output` takes this result.",
-                    '    mm_kwargs["eager_outputs"] = {path: self.encoder_eager_forward(mm_kwargs)}',
-                    "    return EncoderCudaGraphReplayBuffers(values={})",
-                ],
-            ),
-            port.append(
-                REPLAY,
-                [
-                    "def postprocess_encoder_output(self, outputs, *args, **kwargs):",
-                    '    outputs = outputs | kwargs["batch_mm_kwargs"].get("eager_outputs", {})',
-                    "    super().postprocess_encoder_output(outputs, *args, **kwargs)",
-                ],
-            ),
-        ],
+        module.file,
+        owner.name,
+        (),
+        port.tree.span(missing.path, missing.line, missing.method.col_offset + 5),
+        (TextEdit(place, place, text.encode(), missing.path),),
         "a batch of more frames than a graph holds raises",
-        "its result is that of the eager forward",
+        "the manager runs it eagerly",
         too_many_frames,
     )
 

@@ -17,12 +17,14 @@ from scaffold.edit.operations import PutMethods, ReplaceMethod
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
+from scaffold.plan.manager import plan_manager
 from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
 from scaffold.plan.model_file import beside_bases, other_encoder, plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
 from scaffold.plan.towers import TowerPlan, plan_tower, port_in
+from scaffold.plan.views import claims_frames
 from scaffold.protocol import (
     absent_reason,
     find_model,
@@ -47,6 +49,11 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model, profile.dialect)
+    bounding = None
+    if tower.facts.attention_fills_zeros and claims_frames(port, profile.dialect):
+        bounding = plan_manager(tree, profile)
+        bounded = dataclasses.replace(tower.facts, manager_bounds=bounding is not None)
+        tower = dataclasses.replace(tower, facts=bounded)
     notes += check_names(port, tree, model)
     module, _, class_name = (port.model.mixin or "").rpartition(".")
     named = find_model(tree, module, class_name) if port.model.mixin else None
@@ -67,6 +74,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
+    files += bounding or ()
     _refuse_foreign(port, tree, files)
     notes += [*tower.notes, *heirs.notes, *left, *other]
     if methods.mixin is not None and all(note.code != "VCG466" for note in notes):

@@ -83,7 +83,8 @@ class TreeFacts:
     `cross_attends`: the decoder reads the encoder's features beside its own tokens, so its context holds none of them.
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
     `embeds_are_cast`: the model gives precomputed embeddings its own type. `copies`: what an explicit port's model
-    makes of the features of a graph may be a view of them.
+    makes of the features of a graph may be a view of them. `manager_bounds`: the tree's manager runs a batch eagerly
+    that has more frames than its graph.
     """
 
     has_input_dtype: bool | None = None
@@ -110,6 +111,7 @@ class TreeFacts:
     embeds_nothing: bool = False
     embeds_are_cast: bool = False
     copies: bool = True
+    manager_bounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -688,6 +690,7 @@ class PackedView(SizedView):
     """Rows of all items behind each other; metadata that the tower computes from the grids.
 
     `claims_frames`: a video can claim more tokens than it has, so that no graph gets more frames than sequences.
+    `manager_bounds`: the manager sees to that.
     """
 
     rows: Code
@@ -713,6 +716,7 @@ class PackedView(SizedView):
     model_config: Code
     counts_frames: bool
     claims_frames: bool
+    manager_bounds: bool
     frame_names: Code
     flashinfer: bool
     cover_rows: bool
@@ -758,9 +762,14 @@ class PackedView(SizedView):
         return self.counts_frames and self.has_video and not self.has_hook
 
     @property
+    def declares_frames(self) -> bool:
+        """Whether an item can say that it has more frames than a graph has sequences."""
+        return self.counts_frames and not (self.bounds_frames or self.manager_bounds)
+
+    @property
     def may_go_eager(self) -> bool:
         """Whether there are batches that no graph serves: precomputed embeddings, more frames than sequences."""
-        return (self.counts_frames and not self.bounds_frames) or self.embeds is not None
+        return self.declares_frames or self.embeds is not None
 
     @property
     def video_sizes(self) -> str | None:
@@ -772,7 +781,7 @@ class PackedView(SizedView):
         """Why such an item declares so, as a comment."""
         told_alone = self.dialect.item_specs and not self.dialect.zero_path_tokens
         several = "items of several frames" if self.dialect.zero_path_tokens else "items of too many frames"
-        frames = [several] if self.counts_frames and not (told_alone or self.bounds_frames) else []
+        frames = [several] if self.declares_frames and not told_alone else []
         items = " and ".join([*(["precomputed embeddings"] if self.embeds else []), *frames])
         if self.dialect.zero_path_tokens:
             return f"Claim more tokens than any budget: the manager runs {items} eagerly."
@@ -781,7 +790,7 @@ class PackedView(SizedView):
     @property
     def goes_eager(self) -> Code:
         """Whether an item declares so."""
-        frames = ["t > 1"] if self.counts_frames else []
+        frames = ["t > 1"] if self.declares_frames else []
         return Code(" or ".join([*(["has_embeds"] if self.embeds else []), *frames]))
 
     @property
@@ -1467,7 +1476,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     metadata = [name for name in port.metadata if flashinfer or name not in port.lengths]
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
-    claimed = claims_frames(port, dialect)
+    claimed = claims_frames(port, dialect) and not facts.manager_bounds
     return PackedView(
         **_shared(port, profile, facts),
         **_sized(port, profile, facts),
@@ -1494,7 +1503,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
                 capture_names,
                 parameters,
                 facts,
-                in_budget=claimed or (port.has_video and dialect.postprocess.value == "none"),
+                in_budget=claimed or facts.manager_bounds or (port.has_video and dialect.postprocess.value == "none"),
                 main=set_ is sets[0],
             )
             for set_, parameters in zip(sets, port.tower_parameters, strict=True)
@@ -1523,6 +1532,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
         counts_frames=port.counts_frames,
         claims_frames=claimed,
+        manager_bounds=facts.manager_bounds,
         frame_names=_joined(name if name == "t" else "_" for name in port.columns),
         flashinfer=flashinfer,
         cover_rows=not facts.attention_fills_zeros,

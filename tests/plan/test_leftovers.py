@@ -38,17 +38,17 @@ GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
     "qwen2_5_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
         set(),
-        {"Qwen2_5_VLForConditionalGeneration.multimodal_config"},  # the port asks the model's configuration for it
+        set(),
     ),
     "qwen2_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
         set(),
-        {"Qwen2VLForConditionalGeneration.multimodal_config"},
+        set(),
     ),
     "qwen3_vl": (
         {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
         set(),
-        {"Qwen3VLProcessingInfo.get_num_frames_with_most_features"},  # the port asks for no number of frames
+        set(),
     ),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
