@@ -395,8 +395,14 @@ class PackedBudget(Reasoned):
     min: Expression = declare(_LET, "smallest budget that makes sense", examples=[64])
     frames: Expression | FramesInfo | None = declare(
         Shape("an expression or {info: METHOD}", scalar=_LET, mapping=Section(FramesInfo)),
-        "largest number of frames of a video, for which releases before 0.27 ask",
+        "largest number of frames of a video, which vLLM multiplies by the items of a batch",
         default=None,
+    )
+    frames_why: str | None = declare(
+        Remark("a reason", 300),
+        "reason of that number, which becomes a comment of the generated code",
+        default=None,
+        examples=["As many as a video has at most."],
     )
 
 

@@ -311,7 +311,7 @@ def put_budget(subject: Subject, modalities: Collection[str], sheet: Sheet) -> N
     look = f"{subject.processor_place}: the processor, for the smallest image that it makes"
     what = "the smallest token budget that makes sense: about the tokens of the smallest common item"
     if sheet.ask("budget.min", what, candidates, look) == candidates[0].value:
-        sheet.put("budget.why", "The smallest budget of vLLM's other ports.")
+        sheet.put("budget.why", "As in Qwen2-VL's port.")
     if "video" not in modalities:
         return
     frames = subject.program.method(subject.info, _FRAMES) if subject.info else None
@@ -320,7 +320,8 @@ def put_budget(subject: Subject, modalities: Collection[str], sheet: Sheet) -> N
         sheet.put("budget.frames.info", _FRAMES, SourceLine(frames[0].file, frames[2].lineno))
     elif len(dummies) == 1:
         [(number, place)] = dummies.items()
-        sheet.put("budget.frames", number, place, why="as many as the videos that memory is measured with")
+        sheet.put("budget.frames", number, place)
+        sheet.put("budget.frames_why", "As many as the videos with which memory is profiled.")
     else:
         info = subject.info[1].name if subject.info else "the processing info"
         sheet.ask("budget.frames", "the largest number of frames of a video", (), info)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -173,6 +173,14 @@ class Port:
 
     def newline(self, path: str) -> str:
         return "\r\n" if b"\r\n" in self.tree.read_bytes(path) else "\n"
+
+    def put_lines(self, path: str, lines: Mapping[int, tuple[str, ...]]) -> list[TextEdit]:
+        """New lines of any file, each in the place of the one with its number."""
+        text, end = self.tree.read(path).splitlines() if lines else [], self.newline(path) if lines else ""
+        return [
+            TextEdit((line, 0), (line, len(text[line - 1].encode())), end.join(new).encode(), path)
+            for line, new in lines.items()
+        ]
 
     def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
         end = self.newline(self.methods[name][0].file)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
-from scaffold.plan.cut import is_data_parallel
-from scaffold.plan.manager import Missing, find_missing
+from scaffold.plan import manager
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name, has_attribute, is_cast, self_attribute
+from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
@@ -35,7 +34,6 @@ FORWARD = "encoder_cudagraph_forward"
 CONFIG = "get_encoder_cudagraph_config"
 POSTPROCESS = "postprocess_encoder_output"
 METHODS = (CONFIG, ITEM_SPECS, SELECT, CAPTURE, REPLAY, FORWARD, EAGER, POSTPROCESS)
-AXES = "ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG"
 BUDGET, ITEMS, FRAMES, CLONE = "token_budget", "max_batch_size", "max_frames_per_batch", "clone"
 
 #: The parameter of metadata methods for the bound of a sequence that a capture freezes.
@@ -204,86 +202,50 @@ def _copy_on_clone(port: Port) -> Repair | None:
 
 
 def _embeddings_run_eagerly(port: Port) -> Repair | None:
-    """Precomputed embeddings have no pixels, for which every method of a port asks. With more tokens than any budget
-    has, or none where the port finishes results itself, the manager gives an item of them to no graph.
-    """
-    last = POSTPROCESS if POSTPROCESS in port.methods else EAGER
-    methods = (ITEM_SPECS, SELECT, last)
-    sizes_of = _embeds_fields(port)
-    if len({*sizes_of.values()}) != 1 or not port.methods.keys() >= {*methods}:
+    """Precomputed embeddings have no pixels, for which every method of a port asks."""
+    code = "".join(ast.unparse(method) for *_, method in port.methods.values())
+    fields = _embeds_fields(port)
+    if not fields or CAPTURE not in port.methods or any(name in code for name in fields):
         return None
-    code = "".join(ast.unparse(port.function(name)) for name in (CONFIG, *methods))
-    if "paths=" in code or any(name in code for name in sizes_of):
-        return None
-    (sizes,) = {*sizes_of.values()}  # a field, where all items are one tensor
-    names = ", ".join(f'"{name}"' for name in sizes_of)
-    several = len(sizes_of) > 1
-    found = f"mm_kwargs.keys() & {{{names}}}" if several else f"{names} in mm_kwargs"
-    each, key, size_key = (f"for key in {found}", "key", "sizes") if several else (f"if {found}", names, f'"{sizes}"')
-    no_graph = "0" if last == POSTPROCESS else "torch.iinfo(torch.int64).max"
-    specs = [
-        f"{f'if {found}' if sizes else each}:",
-        f'    no_graph = {{"default": {no_graph}}}',
-        f"    embeds = {'self.embed_multimodal(**mm_kwargs)' if sizes else f'mm_kwargs[{key}]'}",
-        "    return [EncoderItemSpec(0, len(item), no_graph) for item in embeds]",
-    ]
-    chosen = [f"    return {{{key}: [mm_kwargs[{key}][i] for i in indices]{_axes(port.function(SELECT))}}}"]
-    if sizes:
-        chosen = [
-            "    embeds = self.embed_multimodal(**mm_kwargs)",
-            f"    chosen = torch.cat([mm_kwargs[{key}][:0], *(embeds[i] for i in indices)])",
-            *([f'    sizes = key.replace("_embeds", "{sizes}")'] if several else []),
-            f"    return {{{key}: chosen, {size_key}: mm_kwargs[{size_key}][indices]}}",
-        ]
-    embeds = "torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"
-    answer = [f"if {found}:", f"    return {embeds}"]
-    family = [owner for _, owner in port.program.lineage(port.owner)]
-    shares = any(is_data_parallel(node) for one in family for node in one.body)
-    if shares and not any(is_cast(one, key) for one in family for key in sizes_of):
-        gathers = "    # Ranks gather the model's type, whatever that of a request is."
-        cast = "    return embeds.to(next(self.parameters()).dtype)"
-        answer = [f"if {found}:", f"    embeds = {embeds}", gathers, cast]
-    if last == POSTPROCESS:
-        answer = [
-            f"if batch_mm_kwargs and {found.replace('mm_kwargs', 'batch_mm_kwargs')}:",
-            "    embeds = self.embed_multimodal(**batch_mm_kwargs)",
-            "    for index, item in zip(indices, embeds):",
-            "        dest[index] = item",
-            "    return",
-        ]
-    return port.repair(
+    return _by_the_manager(
+        port,
+        manager.EMBEDS,
         "embeddings run eagerly",
-        methods,
-        [port.before_body(*one) for one in zip(methods, (specs, [f"{each}:", *chosen], answer), strict=True)],
         "precomputed embeddings raise, because every method asks for pixels",
-        "an item of them claims no graph, and `embed_multimodal` answers it",
+        "the manager leaves them to the runner, which calls `embed_multimodal`",
         lambda check: check.code == "VCG660",
     )
 
 
 def _many_frames_run_eagerly(port: Port) -> Repair | None:
-    """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch: it gets the
-    check that a port of ours brings.
-    """
-    counts = any(FRAMES in {one.arg for one in call.keywords} for call in _calls(port.function(CAPTURE)))
-    missing = find_missing(port.tree, read_protocol(port.tree))
-    if not counts or not isinstance(missing, Missing):
+    """A graph has as many sequences as it was captured with, and the manager bounds no frames of a batch."""
+    if not any(FRAMES in {one.arg for one in call.keywords} for call in _calls(port.function(CAPTURE))):
         return None
-    module, owner, _ = port.methods[CAPTURE]
-    indent, end = " " * missing.method.col_offset, port.newline(missing.path)
-    text = "".join(f"{indent if one else ''}{one}".rstrip() + end for one in missing.lines)
-    place = (missing.line, 0)
-    return Repair(
+    return _by_the_manager(
+        port,
+        manager.FRAMES,
         "many frames run eagerly",
-        module.file,
-        owner.name,
-        (),
-        port.tree.span(missing.path, missing.line, missing.method.col_offset + 5),
-        (TextEdit(place, place, text.encode(), missing.path),),
         "a batch of more frames than a graph holds raises",
         "the manager runs it eagerly",
         too_many_frames,
     )
+
+
+def _by_the_manager(
+    port: Port, check: manager.Check, name: str, what: str, so: str, answers: Callable[[Check], bool]
+) -> Repair | None:
+    """The check of vLLM's manager that a port of ours brings: it mends all ports at once."""
+    missing = manager.find_missing(port.tree, read_protocol(port.tree), check)
+    if not isinstance(missing, manager.Missing):
+        return None
+    module, owner, _ = port.methods[CAPTURE]
+    edits = [
+        edit
+        for path, lines in ((missing.path, missing.lines), (manager.MANAGER_TESTS, missing.tests))
+        for edit in port.put_lines(path, lines)
+    ]
+    place = port.tree.span(missing.path, max(missing.lines), missing.method.col_offset + 5)
+    return Repair(name, module.file, owner.name, (), place, tuple(edits), what, so, answers)
 
 
 def _finished_once(port: Port) -> Repair | None:
@@ -426,27 +388,18 @@ def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
     return TextEdit(end, end, f", {text}".encode(), path)
 
 
-def _embeds_fields(port: Port) -> dict[str, str]:
-    """The processor's fields of precomputed embeddings. Each has the name of the field with their sizes where all items
-    are one tensor, without the modality if there are several, and an empty text where each item has its own.
-
-    The model's module declares them, or one that it imports.
-    """
+def _embeds_fields(port: Port) -> list[str]:
+    """The processor's fields of precomputed embeddings. The model's module declares them, or one that it imports."""
     imported = (port.program.module(f"{home.replace('.', '/')}.py") for home, _ in port.owner[0].imports.values())
     for module in (port.owner[0], *imported):
-        fields = {key: kind for node in ast.walk(module.tree) for key, kind in _fields(node)} if module else {}
-        embeds = [key for key in fields if key in _EMBEDS]
-        if embeds:
-            sizes = {key: _sizes_field(key, fields) for key in embeds}
-            several = len(embeds) > 1
-            return {
-                key: name.removeprefix(key.removesuffix("_embeds")) if several else name for key, name in sizes.items()
-            }
-    return {}
+        found = [key for node in ast.walk(module.tree) for key in _fields(node) if key in _EMBEDS] if module else []
+        if found:
+            return found
+    return []
 
 
-def _fields(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Names and kinds of fields: `dict(name=MultiModalFieldConfig.kind(...))`, or the same as a literal."""
+def _fields(node: ast.AST) -> Iterator[str]:
+    """Names of fields: `dict(name=MultiModalFieldConfig.kind(...))`, or the same as a literal."""
     given: list[tuple[object, ast.expr]] = []
     if isinstance(node, ast.Call):
         given = [(one.arg, one.value) for one in node.keywords]
@@ -456,24 +409,7 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, str]]:
     for name, value in given:
         kind = value.func if isinstance(value, ast.Call) else None
         if isinstance(name, str) and isinstance(kind, ast.Attribute) and _is(kind.value, "MultiModalFieldConfig"):
-            yield name, kind.attr
-
-
-def _sizes_field(key: str, fields: dict[str, str]) -> str:
-    modality = key.removesuffix("_embeds")
-    one_tensor = fields[key] != "batched"
-    sizes = [name for name, kind in fields.items() if kind == "batched" and name.startswith(f"{modality}_")]
-    return sizes[0] if one_tensor and sizes else ""
-
-
-def _axes(select: FunctionNode) -> str:
-    """An entry that names no graph, for a port that has graphs of several kinds for one budget."""
-    for node in ast.walk(select):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript) and _is(target.slice, AXES):
-                    return f", {AXES}: ({'None, ' * len(node.value.elts)})"
-    return ""
+            yield name
 
 
 _RULES = (

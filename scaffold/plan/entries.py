@@ -223,12 +223,12 @@ def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[st
     comments: dict[str, tuple[Code, ...]] = {}
     inputs = "images" if "image" in modalities else "videos"
     budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
-    packed = (Code(f"A batch of two, so that a replay packs the test {inputs} where they fit."),) if compared else ()
     one = (
-        Code(f"One budget that covers the test {inputs}. The default ones double up to the"),
-        Code("context, and each captures a graph of the whole encoder."),
+        Code(f"One budget that covers the test {inputs}: each captures a graph of the whole"),
+        Code("encoder."),
     )
-    if why := (*packed, *(one if budgets is not None and len(budgets) == 1 else ())):
+    packed = (Code(f"A batch of two packs the test {inputs} into one replay, where they fit."),) if compared else ()
+    if why := (*(one if budgets is not None and len(budgets) == 1 else ()), *packed):
         comments["compilation_config_overrides"] = why
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (

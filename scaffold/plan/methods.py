@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scaffold.descriptor import ReentryPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
 from scaffold.plan.views import CutView, LayersView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
@@ -117,6 +118,15 @@ def without_paths(port: AnyPort, dialect: Dialect) -> AnyPort:
     return port if dialect.paths.value == "named" else port.without_paths()
 
 
+def without_embeds(port: AnyPort) -> AnyPort:
+    """The port where the tree's manager leaves precomputed embeddings to the runner, by vLLM's names for them."""
+    if isinstance(port, ReentryPort):
+        named = {f"{modality}_embeds" for modality in port.modalities}
+        return port.replace(fields={key: kind for key, kind in port.fields.items() if key not in named})
+    given = {name: modality and modality.replace(embeds=None) for name, modality in port.modalities.items()}
+    return port.replace(modalities=given)
+
+
 def left_out(port: AnyPort, dialect: Dialect) -> list[Diagnostic]:
     """Notes on what `without_paths` leaves to the model's own code: VCG447."""
     expressible = without_paths(port, dialect)
@@ -158,6 +168,9 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
         importable["patch"] = "unittest.mock"
     if facts.sync_guard is not None and facts.waits:
         importable["gpu_sync_allowed"] = facts.sync_guard
+    if facts.info_class is not None:
+        module, name = facts.info_class
+        importable[name] = module
     importable |= {name: module for module, name in facts.padding}
     imports = tuple(sorted((module, name) for name, module in importable.items() if name in words))
     return Methods(source, view, imports, mixin)

@@ -11,14 +11,14 @@ import dataclasses
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scaffold.descriptor import PackedPort
+from scaffold.descriptor import PackedPort, ReentryPort
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.edit.operations import PutMethods, ReplaceMethod
 from scaffold.plan.entries import plan_entries
 from scaffold.plan.file_plans import Fact, FilePlan, Plan
 from scaffold.plan.heirs import plan_heirs
-from scaffold.plan.manager import plan_manager
-from scaffold.plan.methods import left_out, refusal, render_methods, without_paths
+from scaffold.plan.manager import EMBEDS, FRAMES, Check, plan_manager
+from scaffold.plan.methods import left_out, refusal, render_methods, without_embeds, without_paths
 from scaffold.plan.model_file import beside_bases, other_encoder, plan_mixin, plan_model
 from scaffold.plan.names import check_names
 from scaffold.plan.processor import check_processor
@@ -49,15 +49,14 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model, profile.dialect)
-    bounding = None
-    if tower.facts.attention_fills_zeros and claims_frames(port, profile.dialect):
-        bounding = plan_manager(tree, profile)
-        bounded = dataclasses.replace(tower.facts, manager_bounds=bounding is not None)
-        tower = dataclasses.replace(tower, facts=bounded)
+    wanted = _asked_of_manager(port, tree, profile, tower)
+    managed, checks = plan_manager(tree, profile, wanted)
+    known = dataclasses.replace(tower.facts, manager_bounds=FRAMES in checks)
+    rendered = without_embeds(port) if EMBEDS in checks else port
     notes += check_names(port, tree, model)
     module, _, class_name = (port.model.mixin or "").rpartition(".")
     named = find_model(tree, module, class_name) if port.model.mixin else None
-    methods = beside_bases(tree, profile, model, render_methods(port, profile, tower.facts), named)
+    methods = beside_bases(tree, profile, model, render_methods(rendered, profile, known), named)
     if tree.package is not None and methods.mixin is not None:
         beside = dataclasses.replace(methods.mixin, folder=f"{PurePosixPath(model.path).parent}/")
         methods = dataclasses.replace(methods, mixin=beside)
@@ -74,7 +73,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         asked = plan_question(tree)
         files += [asked] if isinstance(asked, FilePlan) else []
         notes += [asked] if isinstance(asked, Diagnostic) else []
-    files += bounding or ()
+    files += managed
     _refuse_foreign(port, tree, files)
     notes += [*tower.notes, *heirs.notes, *left, *other]
     if methods.mixin is not None and all(note.code != "VCG466" for note in notes):
@@ -112,6 +111,22 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         tower.facts.extraction,
         tower.facts.sharding,
     )
+
+
+def _asked_of_manager(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: TowerPlan) -> list[Check]:
+    """The checks that a port leaves to the manager, from 0.31 on.
+
+    Before, spare sequences cover the rows behind a batch, and more frames would take those. Ports that re-enter share
+    a class with those of other trees.
+    """
+    from scaffold.tower import attention_leaves_rows
+
+    if attention_leaves_rows(tree):
+        return []
+    frames = claims_frames(port, profile.dialect) and tower.facts.attention_fills_zeros
+    explicit = not isinstance(port, ReentryPort) or tower.facts.extraction is not None
+    embeds = explicit and port.embeds in {f"{modality}_embeds" for modality in port.modalities}
+    return [*([FRAMES] if frames else []), *([EMBEDS] if embeds else [])]
 
 
 def _runs_again(port: AnyPort) -> Diagnostic:

@@ -34,7 +34,9 @@ from scaffold.syntax import (
     dotted,
     find_method,
     has_attribute,
+    import_source,
     is_cast,
+    last_name,
     made_by,
     self_attribute,
     sets,
@@ -158,8 +160,10 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         facts,
         has_input_dtype=_has_input_dtype(port, program, (module, owner)),
         has_vllm_config=_has(family, "vllm_config"),
+        has_multimodal_config=_has(family, "multimodal_config"),
         attention_fills_zeros=not (attention_leaves_rows(tree) or own_attention_leaves_rows(tree, tower.file)),
         has_lengths=bool(port.lengths & set(tower.keys)),
+        info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
         normalised=_normalised(port, family, tree.span(model.path, model.line)),
         counters=frozenset(name for name in map(counter_of, port.attention) if _counts(program, (module, owner), name)),
         device_bounds=tuple(_device_bounds(tower)),
@@ -318,6 +322,29 @@ def _sync_guard(tree: SourceTree) -> str | None:
 def _checks_types(tree: SourceTree) -> bool:
     """Whether the tree's own checks read the types of model files. They left out all or some of them before 0.32."""
     return tree.exists(_TYPE_CHECK) and "vllm/model_executor/models" not in tree.read(_TYPE_CHECK)
+
+
+def _info_class(method: str, program: Program, owner: Owner) -> tuple[str, str] | None:
+    """Where the processing info that a model is registered with has a method from: a module and a class of the tree."""
+    module, node = owner
+    given = [
+        keyword.value
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and last_name(decorator.func) == "register_processor"
+        for keyword in decorator.keywords
+        if keyword.arg == "info"
+    ]
+    info = program.resolve(module, ast.unparse(given[0])) if given else None
+    if info is None or not isinstance(info[1], ast.ClassDef):
+        return None
+    found = program.method((info[0], info[1]), method)
+    if found is None:
+        return None
+    home, name = dotted(found[0].file), found[1].name
+    # The model's file may have the class from another module, which has it from its home itself.
+    imports = (node for node in module.tree.body if isinstance(node, ast.ImportFrom))
+    from_where = [import_source(module.file, node) for node in imports if any(a.name == name for a in node.names)]
+    return (from_where[0] if from_where else home, name)
 
 
 def _input_classes(port: ReentryPort, program: Program, owner: Owner) -> Iterator[tuple[str, str]]:

@@ -62,10 +62,12 @@ class TreeFacts:
     """Facts about the tree that the generated code needs beyond its protocol; None means that it cannot be known.
 
     `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
+    `has_multimodal_config`: it keeps that of its inputs.
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
     captured (0.31 on), so that rows of no sequence hold no NaN. `has_lengths`: the tower makes the lengths that
-    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `input_classes`:
+    FlashInfer's attention needs. `checks_types`: the tree's own checks read the types of model files. `info_class`: the
+    class that defines what `budget.frames` asks the model's processing info for, as `(module, name)`. `input_classes`:
     by modality, the class of parsed inputs that its entry takes, where a batch may be parsed into another one.
     `optional`: the attributes that a model may be without, as their annotations say. `extraction`: what an explicit
     port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it is a port in a
@@ -90,9 +92,11 @@ class TreeFacts:
     has_input_dtype: bool | None = None
     has_gate: bool = True
     has_vllm_config: bool = False
+    has_multimodal_config: bool = True
     attention_fills_zeros: bool = False
     has_lengths: bool | None = None
     checks_types: bool = False
+    info_class: tuple[str, str] | None = None
     input_classes: tuple[tuple[str, str], ...] = ()
     optional: frozenset[str] = frozenset()
     extraction: Extraction | None = None
@@ -712,8 +716,11 @@ class PackedView(SizedView):
     after: Code | None
     after_why: str | None
     frames: Code | None
+    frames_why: str | None
     frames_info: str | None
+    info_class: str | None
     model_config: Code
+    multimodal_config: Code
     counts_frames: bool
     claims_frames: bool
     manager_bounds: bool
@@ -1476,6 +1483,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     metadata = [name for name in port.metadata if flashinfer or name not in port.lengths]
     filler_rows, filler_lets = _filler(port)
     frames = port.budget.frames
+    model_config = Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config")
     claimed = claims_frames(port, dialect) and not facts.manager_bounds
     return PackedView(
         **_shared(port, profile, facts),
@@ -1528,8 +1536,13 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         after=_bound(port.post.call, {"output": "output[:num_patches]", "sizes": sizes}) if port.post else None,
         after_why=port.post.why if port.post else None,
         frames=names.code(frames) if isinstance(frames, Expression) else None,
+        frames_why=port.budget.frames_why,
         frames_info=port.frames_info,
-        model_config=Code("self.vllm_config.model_config" if facts.has_vllm_config else "self.model_config"),
+        info_class=facts.info_class[1] if facts.info_class else None,
+        model_config=model_config,
+        multimodal_config=Code("self.multimodal_config")
+        if facts.has_multimodal_config
+        else Code(f"{model_config}.get_multimodal_config()"),
         counts_frames=port.counts_frames,
         claims_frames=claimed,
         manager_bounds=facts.manager_bounds,

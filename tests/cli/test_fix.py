@@ -21,6 +21,7 @@ from scaffold.verify.numeric.reports import FROZEN, Check
 pytestmark = pytest.mark.trees
 
 KIMI = "vllm/model_executor/models/kimi_vl.py"
+IDEFICS = "vllm/model_executor/models/idefics3.py"
 WRONG = b"max_seqlen_override=token_budget,"
 MENDED = b"max_seqlen_override=token_budget * kh * kw,"
 LONG = replace(BAD, detail=f"an attention sequence has 256 rows, {FROZEN} 64")
@@ -167,18 +168,10 @@ def test_an_open_pull_request_and_the_subclasses_are_named(run, copied_tree, mon
 
 
 def test_a_thread_that_would_mend_all_ports_is_named(run, copied_tree, monkeypatch):
-    path = "vllm/model_executor/models/idefics3.py"
-    lab(
-        monkeypatch,
-        (SMALL, EMBEDS),
-        (SMALL, replace(EMBEDS, passed=True), EAGER),
-        path,
-        b"""\
-        from vllm.v1.worker.encoder_cudagraph_defs import EncoderItemSpec
-
-        return [""",
-    )
-    tree = copied_tree("0.33.0", "pyproject.toml", path, *PROTOCOL).root
+    path = "vllm/v1/worker/encoder_cudagraph.py"
+    wrong = b'    ) -> list[torch.Tensor]:\n        """Execute encoder using'
+    lab(monkeypatch, (SMALL, EMBEDS), (SMALL, replace(EMBEDS, passed=True), EAGER), path, wrong)
+    tree = copied_tree("0.33.0", "pyproject.toml", IDEFICS, *PROTOCOL).root
     done = run("fix", "idefics3", "--vllm", tree, "--text", "pr.md")
     assert done.code == 0, done.err
     said = "vllm-project/vllm#58122 would mend this for all ports at once (embeddings run eagerly): support it first"

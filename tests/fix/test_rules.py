@@ -9,10 +9,11 @@ import pytest
 from scaffold.changes import FileChange, unified_lines
 from scaffold.fix.repair import Repair, apply_repairs, heirs_of
 from scaffold.fix.rules import find_repairs
+from scaffold.plan.manager import MANAGER_TESTS
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
-from scaffold.workflow import load_port
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -24,6 +25,7 @@ LLAMA4 = "vllm/model_executor/models/mllama4.py"
 IDEFICS = "vllm/model_executor/models/idefics3.py"
 ERNIE = "vllm/model_executor/models/ernie45_vl.py"
 INTERNVL = "vllm/model_executor/models/internvl.py"
+MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
 GLM = "vllm/model_executor/models/glm4_1v.py"
 
 
@@ -62,40 +64,12 @@ PADS = (
     ["max_batch_size=max_batch_size,", "max_frames_per_batch=max_frames_per_batch,"],
     [f"max_batch_size={LARGER},", f"max_frames_per_batch={LARGER},"],
 )
-EITHER = '{"image_embeds", "video_embeds"}'
-NO_GRAPH = 'no_graph = {"default": torch.iinfo(torch.int64).max}'
-SPECS = "return [EncoderItemSpec(0, len(item), no_graph) for item in embeds]"
-ANSWER = "return torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))"
-#: The same where ranks share items, and the model's own code does not cast.
-GATHERED = [
-    "embeds = torch.cat(tuple(self.embed_multimodal(**mm_kwargs)))",
-    "# Ranks gather the model's type, whatever that of a request is.",
-    "return embeds.to(next(self.parameters()).dtype)",
-]
-#: Fields with an embedding each, and those that have one tensor of all.
-EACH = [
-    'if "image_embeds" in mm_kwargs:', NO_GRAPH, 'embeds = mm_kwargs["image_embeds"]', SPECS,
-    'if "image_embeds" in mm_kwargs:', 'return {"image_embeds": [mm_kwargs["image_embeds"][i] for i in indices]}',
-    'if "image_embeds" in mm_kwargs:', ANSWER,
+EMBEDS = [
+    ") -> list[torch.Tensor] | None:", "List of encoder outputs (one per item), or None if they are precomputed.",
+    "# Precomputed embeddings need no encoder: the runner calls `embed_multimodal`.",
+    'if any(f"{name}_embeds" in mm_kwargs for name in self.config.modalities):', "return None", "",
 ]  # fmt: skip
-ALL = [
-    f"if mm_kwargs.keys() & {EITHER}:", NO_GRAPH, "embeds = self.embed_multimodal(**mm_kwargs)", SPECS,
-    f"for key in mm_kwargs.keys() & {EITHER}:", "embeds = self.embed_multimodal(**mm_kwargs)",
-    "chosen = torch.cat([mm_kwargs[key][:0], *(embeds[i] for i in indices)])",
-    'sizes = key.replace("_embeds", "_grid_thw")', "return {key: chosen, sizes: mm_kwargs[sizes][indices]}",
-    f"if mm_kwargs.keys() & {EITHER}:", ANSWER,
-]  # fmt: skip
-#: A port that finishes results itself, and one with graphs of several kinds for a budget.
-FINISHED = [
-    *EACH[:1], 'no_graph = {"default": 0}', *EACH[2:6], 'if batch_mm_kwargs and "image_embeds" in batch_mm_kwargs:',
-    "embeds = self.embed_multimodal(**batch_mm_kwargs)", "for index, item in zip(indices, embeds):",
-    "dest[index] = item", "return",
-]  # fmt: skip
-KINDS = [
-    f"for key in mm_kwargs.keys() & {EITHER}:", NO_GRAPH, "embeds = mm_kwargs[key]", SPECS,
-    f"for key in mm_kwargs.keys() & {EITHER}:", "return {", "key: [mm_kwargs[key][i] for i in indices],",
-    "ENCODER_CUDAGRAPH_AXIS_KEYS_KWARG: (None,),", "}", f"if mm_kwargs.keys() & {EITHER}:", ANSWER,
-]  # fmt: skip
+BEFORE = [") -> list[torch.Tensor]:", "List of encoder outputs (one per item)."]
 MANY = [
     "# A batch may have more frames than the graph was captured for.",
     "for key, buf in graph_meta.input_buffers.items():", "src = replay.values.get(key)",
@@ -123,10 +97,10 @@ PLACES = [
         ["per_mm_item_output = (token_budget + max_batch_size - 1) // max_batch_size"],
     ),
     *((model, "pad as captured", *PADS) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
-    ("idefics3", "embeddings run eagerly", [], EACH),
-    ("internvl", "embeddings run eagerly", [], [*EACH[:-1], *GATHERED]),
-    *((model, "embeddings run eagerly", [], ALL) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
-    ("deepseek_vl2", "embeddings run eagerly", [], FINISHED),
+    *(
+        (model, "embeddings run eagerly", BEFORE, EMBEDS)
+        for model in ("deepseek_vl2", "idefics3", "minicpmv", "qwen2_vl")
+    ),
     (
         "ernie45_vl",
         "finished once",
@@ -144,7 +118,6 @@ PLACES = [
             "return image_features",
         ],
     ),
-    ("minicpmv", "embeddings run eagerly", [], [*KINDS[:-1], *GATHERED]),
     (
         "mllama4",
         "no graphs where ranks share layers",
@@ -169,7 +142,7 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
     tree = release_tree("0.33.0")
     repair = repairs_of(tree, model)[rule]
 
-    (change,) = apply_repairs(tree, [repair])
+    (change,) = (change for change in apply_repairs(tree, [repair]) if change.path.startswith("vllm/"))
     removed, added = changed(change)
 
     assert (removed, added) == (gone, come)
@@ -189,6 +162,7 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
         "modalities=",
         "self.res",
         "# Copy",
+        "if self.use_dp",
     )
     assert line[repair.span.column - 1 :].strip().startswith(starts), "the place is exact"
 
@@ -204,6 +178,7 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
     embeds, frames = "embeddings run eagerly", "many frames run eagerly"
     assert {model: found for model in models if (found := [*repairs_of(tree, model)])} == {
         "cohere_compass": [embeds, frames],
+        "deepseek_ocr": [embeds],
         "deepseek_v41": ["finished once"],  # what it calls twice may be called twice: no check fails
         "deepseek_vl2": [embeds],
         "ernie45_vl": ["finished once"],
@@ -272,8 +247,7 @@ UNSURE = {
             "num_patches_list = self",
             'mm_kwargs.get("image_embeds")\n        num_patches_list = self',
         ),
-        "the port has several paths": ('modalities=["image"],', 'modalities=["image"],\n            paths={},'),
-        "no method of that name": ("def select_encoder_cudagraph_items(", "def other("),
+        "there is no port": ("def prepare_encoder_cudagraph_capture_inputs(", "def other("),
     },
     ("many frames run eagerly", "qwen2_vl", QWEN): {
         "the capture has no room for frames": (
@@ -370,9 +344,26 @@ def test_the_repairs_of_a_file_go_together(release_tree):
     ]
     changes = apply_repairs(tree, repairs)
     assert {*apply_repairs(tree, repairs[::-1])} == {*changes}
-    assert [change.path for change in changes] == [GLM, "vllm/v1/worker/encoder_cudagraph.py"]
+    assert [change.path for change in changes] == [GLM, MANAGER, MANAGER_TESTS]
     repaired = tree.with_files({change.path: change.after or b"" for change in changes})
     assert find_repairs(repaired, "glm4_1v", "Glm4vForConditionalGeneration") == ()
+
+
+def test_a_check_of_the_manager_has_the_unit_tests_of_a_port(release_tree):
+    """And what a result that may be None asks of the tests that are there."""
+    tree = release_tree("0.33.0")
+    ported = prepare_port(load_port("qwen2_vl"), tree, replace=True).changed
+    fixed = apply_repairs(tree, [*repairs_of(tree, "qwen2_vl").values()])
+    of_port, of_fix = ({change.path: change.after for change in one} for one in (ported, fixed))
+    assert of_fix[MANAGER_TESTS] == of_port[MANAGER_TESTS]
+    assert of_fix[MANAGER] == of_port[MANAGER]
+
+
+def test_a_tree_without_tests_gets_none(release_tree):
+    tree = release_tree("0.33.0")
+    bare = tree.with_files({MANAGER_TESTS: b"x = 1\n"})
+    (change,) = apply_repairs(bare, [repairs_of(bare, "idefics3")["embeddings run eagerly"]])
+    assert change.path == MANAGER
 
 
 def test_the_heirs_are_those_that_run_the_repaired_method(release_tree):

@@ -51,7 +51,6 @@ MISTAKES = {
     "llava_next": [
         Mutant("other items", "split(num_patches)", "split(num_patches[::-1])", "VCG654"),
         Mutant("other pixels", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650"),
-        Mutant("graphs of no pixels", '{"default": 0}', '{"default": 4}', "VCG660"),
         # Eager all the time: vLLM's own tests of a modality would not see it.
         Mutant("turned off", 'modalities=["image"]', "modalities=[]", "VCG657"),
         # Right results, and graphs of half the units that their budgets allow.

@@ -36,11 +36,12 @@ SERVED = {
     "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.29.0", "0.33.0")),
     "internvl": (TILES, ("0.22.0", "0.26.0", "0.29.0")),
 }
-#: In one graph are at most ten frames, and 64 tokens.
+#: In one graph are at most ten frames, and 64 tokens. Items, then hits and calls of the tower where frames claim tokens
+#: and where the manager bounds them.
 VIDEOS = {
-    "one of two has too many frames": (((20, 2, 2), (2, 4, 4)), 1, 1),
-    "too many frames and tokens": (((20, 4, 4),), 0, 1),
-    "too many frames together": (((6, 2, 2), (6, 2, 2)), 2, 0),  # a graph each
+    "one of two has too many frames": (((20, 2, 2), (2, 4, 4)), (1, 1), (0, 1)),
+    "too many frames and tokens": (((20, 4, 4),), (0, 1), (0, 1)),
+    "too many frames together": (((6, 2, 2), (6, 2, 2)), (2, 0), (0, 1)),  # a graph each, or one eager batch
 }
 
 Releases = Callable[[str], SourceTree]
@@ -80,5 +81,5 @@ def test_the_tower_runs_once_for_too_many_frames(release: str, release_tree: Rel
     reports = probe("qwen2_vl", release_tree(release), probes)
 
     assert {name: (report.hits, report.tower_calls) for name, report in zip(VIDEOS, reports, strict=True)} == {
-        name: (hits, calls) for name, (_, hits, calls) in VIDEOS.items()
+        name: found[release == "0.33.0"] for name, (_, *found) in VIDEOS.items()
     }

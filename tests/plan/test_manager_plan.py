@@ -1,22 +1,25 @@
-"""The edit of vLLM's manager: a batch that a graph cannot hold runs eagerly."""
+"""The edits of vLLM's manager: too many frames run eagerly, and precomputed embeddings are left to the runner."""
 
 from __future__ import annotations
 
 import ast
+import difflib
+from typing import Any
 
 import pytest
 from changed_ports import port_of
 
 from scaffold.edit import apply_edits
-from scaffold.edit.operations import ReplaceMethod
 from scaffold.plan import Plan, plan_changes
-from scaffold.plan.manager import MANAGER_TESTS, plan_manager
+from scaffold.plan.manager import EMBEDS, FRAMES, MANAGER_TESTS, plan_manager
 from scaffold.protocol import SourceTree, read_protocol
 
 pytestmark = pytest.mark.trees
 
 MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
+RUNNER = "vllm/v1/worker/gpu/mm/encoder_runner.py"
 COPY = "        # Copy replay values into the buffers recorded for this path.\n"
+BOTH = (FRAMES, EMBEDS)
 
 
 def plan(tree: SourceTree, model: str) -> Plan:
@@ -28,69 +31,91 @@ def text_after(planned: Plan, tree: SourceTree, path: str) -> str:
     return apply_edits(tree.read(path), file.edits, path=path).text
 
 
+def lines_between(old: str, new: str, mark: str) -> list[str]:
+    """The lines that only one of two texts has, without indentation."""
+    found = difflib.ndiff(old.splitlines(), new.splitlines())
+    return [line[2:].strip() for line in found if line.startswith(f"{mark} ")]
+
+
 @pytest.mark.parametrize("release", ["0.31.0", "0.33.0"])
-def test_a_port_of_videos_lets_the_manager_bound_frames(release_tree, release):
-    """The check stands between what the model prepares and the copies, and nothing else of the method changes."""
+def test_a_port_of_videos_brings_both_checks(release_tree: Any, release: str) -> None:
     tree = release_tree(release)
     planned = plan(tree, "qwen2_vl")
 
     old, new = tree.read(MANAGER), text_after(planned, tree, MANAGER)
-    added = new[: len(new) - len(old) + old.index(COPY)].removeprefix(old[: old.index(COPY)])
-    assert new == old.replace(COPY, added + COPY)
-    assert ast.unparse(ast.parse("if 1:\n" + added).body[0].body[0]) == (  # type: ignore[attr-defined]
-        "for key, buf in graph_meta.input_buffers.items():\n"
-        "    src = replay.values.get(key)\n"
-        "    if src is not None and src.ndim > 0 and (src.shape[0] > buf.shape[0]):\n"
-        "        self.graph_misses += num_items\n"
-        "        with torch.inference_mode():\n"
-        "            return self.model.encoder_eager_forward(mm_kwargs, path)"
-    )
-    assert "test_video_eager_fallback_when_a_buffer_is_too_small" in text_after(planned, tree, MANAGER_TESTS)
+    assert lines_between(old, new, "-") == [") -> list[torch.Tensor]:", "List of encoder outputs (one per item)."]
+    assert lines_between(old, new, "+") == [
+        "# A batch may have more frames than the graph was captured for.",
+        "for key, buf in graph_meta.input_buffers.items():",
+        "src = replay.values.get(key)",
+        "if src is not None and src.ndim > 0 and src.shape[0] > buf.shape[0]:",
+        "self.graph_misses += num_items",
+        "with torch.inference_mode():",
+        "return self.model.encoder_eager_forward(mm_kwargs, path)",
+        "",
+        ") -> list[torch.Tensor] | None:",
+        "List of encoder outputs (one per item), or None if they are precomputed.",
+        "# Precomputed embeddings need no encoder: the runner calls `embed_multimodal`.",
+        'if any(f"{name}_embeds" in mm_kwargs for name in self.config.modalities):',
+        "return None",
+        "",
+    ]
+    ast.parse(new)
+    tested = text_after(planned, tree, MANAGER_TESTS)
+    added = lines_between(tree.read(MANAGER_TESTS), tested, "+")
+    assert sum(line.startswith("def test_") for line in added) == 2
+    assert added.count("assert img_result is not None") == 1
     assert "frame_tokens" not in planned.methods.source
+    assert "_embeds" not in planned.methods.source
 
 
-def test_a_second_port_leaves_the_manager_alone(release_tree):
+def test_a_second_port_leaves_the_manager_alone(release_tree: Any) -> None:
     tree = release_tree("0.33.0")
     first = plan(tree, "qwen2_vl")
     edited = tree.with_files({MANAGER: text_after(first, tree, MANAGER).encode()})
 
-    assert plan_manager(edited, read_protocol(edited)) == ()
+    assert plan_manager(edited, read_protocol(edited), BOTH) == ([], frozenset(BOTH))
     second = plan(edited, "qwen3_vl")
-    assert MANAGER not in [file.path for file in second.files]
+    assert {MANAGER, MANAGER_TESTS}.isdisjoint(file.path for file in second.files)
     assert "frame_tokens" not in second.methods.source
+    assert "_embeds" not in second.methods.source.replace("pos_embeds", "")
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "left"),
     [
-        ("def _run_budget_graph(", "def _run_graph("),
-        ("in graph_meta.input_buffers.items():", "in sorted(graph_meta.input_buffers.items()):"),
-        (COPY, "        replay = self.pad(replay)\n"),
+        ("def _run_budget_graph(", "def _run_graph(", EMBEDS),
+        ("in graph_meta.input_buffers.items():", "in sorted(graph_meta.input_buffers.items()):", EMBEDS),
+        (COPY, "        replay = self.pad(replay)\n", EMBEDS),
+        ("        if self.use_dp:\n            per_item", "        if self.shards:\n            per_item", FRAMES),
+        ("outputs (one per item).", "outputs.", FRAMES),
     ],
 )
-def test_frames_claim_tokens_where_the_manager_has_another_form(release_tree, old, new):
+def test_a_port_declares_what_its_manager_does_not_see_to(release_tree: Any, old: str, new: str, left: Any) -> None:
     tree = release_tree("0.33.0")
     other = tree.with_files({MANAGER: tree.read(MANAGER).replace(old, new).encode()})
 
-    assert plan_manager(other, read_protocol(tree)) is None
-    planned = plan(other, "qwen2_vl")
-    assert MANAGER not in [file.path for file in planned.files]
-    assert "frame_tokens" in planned.methods.source
+    assert plan_manager(other, read_protocol(tree), BOTH)[1] == {left}
+    made = plan(other, "qwen2_vl").methods.source
+    assert ("frame_tokens" in made, "image_embeds" in made) == (left is EMBEDS, left is FRAMES)
 
 
-@pytest.mark.parametrize(
-    ("release", "model"), [("0.30.0", "qwen2_vl"), ("0.33.0", "llava_next"), ("0.33.0", "kimi_vl")]
-)
-def test_other_ports_leave_the_manager_alone(release_tree, release, model):
+def test_embeddings_are_not_left_to_a_runner_that_takes_no_none(release_tree: Any) -> None:
+    tree = release_tree("0.33.0")
+    text = tree.read(RUNNER).replace("cudagraph_output is not None", "cg_manager is not None")
+    other = tree.with_files({RUNNER: text.encode()})
+
+    assert plan_manager(other, read_protocol(tree), BOTH)[1] == {FRAMES}
+
+
+@pytest.mark.parametrize(("release", "model"), [("0.30.0", "qwen2_vl"), ("0.33.0", "step3_vl"), ("0.33.0", "kimi_vl")])
+def test_other_ports_leave_the_manager_alone(release_tree: Any, release: str, model: str) -> None:
     """Before 0.31 spare sequences cover the rows behind a batch, which more frames would take."""
-    tree = release_tree(release)
-
-    assert not any(isinstance(edit, ReplaceMethod) and edit.class_name == "EncoderCudaGraphManager"
-                   for file in plan(tree, model).files for edit in file.edits)  # fmt: skip
+    assert MANAGER not in [file.path for file in plan(release_tree(release), model).files]
 
 
-def test_a_wheel_has_no_tests_to_add_one_to(release_tree):
+def test_a_wheel_has_no_tests_to_add_one_to(release_tree: Any) -> None:
     tree = release_tree("0.33.0")
     bare = tree.with_files({MANAGER_TESTS: b"x = 1\n"})
 
-    assert [file.path for file in plan_manager(bare, read_protocol(tree)) or ()] == [MANAGER]
+    assert [file.path for file in plan_manager(bare, read_protocol(bare), BOTH)[0]] == [MANAGER]

@@ -446,3 +446,44 @@ def test_what_may_be_none_is_asserted_where_a_port_reads_it(made: str, asserted:
     methods = [node for node in methods if "encoder_cudagraph" in node.name and "self.config." in ast.unparse(node)]
     assert methods
     assert {"assert self.config is not None" in ast.unparse(node.body[0]) for node in methods} == {asserted}
+
+
+@pytest.mark.parametrize(
+    ("model", "home", "class_"),
+    [
+        # The nearest class that has the method, which those of subclasses of the model derive from, too.
+        ("qwen2_5_vl", "qwen2_vl", "Qwen2VLProcessingInfo"),
+        ("qwen3_vl", "qwen3_vl", "Qwen3VLProcessingInfo"),
+    ],
+)
+def test_the_class_that_counts_frames(release_tree, model, home, class_):
+    facts = plan(release_tree("0.33.0"), load_port(model)).facts
+
+    assert facts.info_class == (f"vllm.model_executor.models.{home}", class_)
+
+
+def test_the_class_that_counts_frames_is_imported_from_where_the_file_has_it(release_tree):
+    """EXAONE 4.5 has it from Qwen2.5-VL's module: one name from two modules is a conflict (VCG433)."""
+    changes = {"model": {"module": "exaone4_5", "class": "Exaone4_5_ForConditionalGeneration", "tower": "visual"}}
+    facts = plan(release_tree("0.33.0"), port_of("qwen2_5_vl", changes)).facts
+
+    assert facts.info_class == ("vllm.model_executor.models.qwen2_5_vl", "Qwen2VLProcessingInfo")
+
+
+INFO = "    info=Qwen2_5_VLProcessingInfo,\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ((INFO, ""),),
+        ((INFO, "    info=make_info,\n"),),
+        (
+            (INFO, "    info=BaseInfo,\n"),
+            ("class Qwen2_5_VLProcessingInfo(", "class BaseInfo:\n    pass\n\n\nclass Qwen("),
+        ),
+    ],
+    ids=["none", "no class", "without the method"],
+)
+def test_a_processing_info_that_cannot_be_read(qwen, changes):
+    assert plan(qwen("0.33.0", *changes)).facts.info_class is None

@@ -392,3 +392,19 @@ def test_the_frames_of_a_count_are_those_that_the_budget_bounds(count, said):
 
     assert f"num_seqs = {said} " in source
     assert "max_frames = token_budget " in source
+
+
+def test_the_class_of_a_processing_info_is_named_where_types_are_checked():
+    port = load_port("qwen2_vl")
+    checked = TreeFacts(checks_types=True, info_class=("vllm.models.infos", "SomeInfo"))
+
+    named, unnamed, unchecked = (
+        render_methods(port, profile_of("v0_24"), facts)
+        for facts in (checked, TreeFacts(checks_types=True), TreeFacts(info_class=checked.info_class))
+    )
+
+    assert "assert isinstance(info, SomeInfo)" in named.source
+    assert ("vllm.models.infos", "SomeInfo") in named.imports
+    assert "info: Any = " in unnamed.source
+    assert "SomeInfo" not in unchecked.source
+    assert not [name for _, name in unchecked.imports if name == "SomeInfo"]

@@ -216,13 +216,18 @@ def _check_changed(request: dict[str, Any], wait: Callable[[], bool], events: Ev
 
 
 def _import_shared(tree: dict[str, Any]) -> None:
-    """Everything that the lab needs of the tree except the model's own modules."""
+    """Everything that the lab needs of the tree except what a port may change: the model's modules and the manager's.
+
+    The manager imports most of vLLM. It goes again, so that a fork imports its own tree's.
+    """
     from scaffold.verify.numeric import cpu_imports
 
     cache = Path(tree["bytecode_cache"]) if tree["bytecode_cache"] else None
     cpu_imports.prepare(Path(tree["root"]), cache)
     cpu_imports.patch_vllm()
     importlib.import_module("vllm.v1.worker.encoder_cudagraph")
+    del sys.modules["vllm.v1.worker.encoder_cudagraph"]
+    del sys.modules["vllm.v1.worker"].encoder_cudagraph
 
 
 def _build(request: dict[str, Any], stages: Stages, host_class: str | None = None) -> tuple[Any, Any]:
