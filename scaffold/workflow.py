@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.protocol.tree import module_file
-from scaffold.syntax import FunctionNode, assigned_to, parse
+from scaffold.syntax import FunctionNode, assigned_to, dotted, parse
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -232,7 +232,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
             )
         )
         changes.append(FileChange(file.path, tree.read_bytes(file.path), after.encode("utf-8")))
-        if replace and file.path.endswith(".py"):
+        if replace and file.path.endswith(".py") and dotted(file.path) != profile.manager_module:
             lost += lost_explanations(before, after, tree.display(file.path))
     found = (*_prove_split(plan, tree), *_prove_cut(plan, planned), *verify_changes(planned))
     if any(diagnostic.severity is Severity.ERROR for diagnostic in found):

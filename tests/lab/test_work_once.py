@@ -31,9 +31,10 @@ RECIPE = Ready()
 """
 GRIDS = Probe(64, 3, 10, items=((1, 4, 6), (1, 4, 4)))
 TILES = Probe(4096, 3, 0, items=(1, 2))
-#: Model -> what is served, and releases: one of each generation that differs, for the first model by default.
+#: Model -> what is served, and releases: one of each generation that differs, for the first model by default. From 0.31
+#: on the manager gives nothing for embeddings.
 SERVED = {
-    "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.29.0", "0.33.0")),
+    "qwen2_vl": (GRIDS, ("0.22.0", "0.26.0", "0.29.0", "0.30.0")),
     "internvl": (TILES, ("0.22.0", "0.26.0", "0.29.0")),
 }
 #: In one graph are at most ten frames, and 64 tokens. Items, then hits and calls of the tower where frames claim tokens

@@ -239,16 +239,19 @@ BY_HAND = {
         max_budget = patches * min(
 """,
         "return min(64, max_budget)": "return min(64 * patches, max_budget)",
-        "above if has_embeds else {}": 'above if has_embeds else {"default": t * h * w}',
+        "output_tokens=t * (h // m) * (w // m),\n": """output_tokens=t * (h // m) * (w // m),
+                path_output_tokens={"default": t * h * w},
+""",
         "        # Capture images one token high": """        token_budget //= m**2
         # Capture images one token high""",
     },
     "the modality as a capture axis": {
         "            padding_logics=": """            capture_axes=(("image", "video"),),
             padding_logics=""",
-        "        return {key: chosen,": """        modality = self.get_input_modality(mm_kwargs)
-        axis = {"encoder_cudagraph_axis_keys": (modality,)}
-        return axis | {key: chosen,""",
+        "        return {\n            # A rank": """        modality = self.get_input_modality(mm_kwargs)
+        return {
+            "encoder_cudagraph_axis_keys": (modality,),
+            # A rank""",
         "        num_seqs = max(": """        if axis_keys == ("image",):
             max_frames = 0
         num_seqs = max(""",
@@ -293,7 +296,7 @@ def test_verify_proves_both_together(axis: str, passes: bool, ported: Any, relea
     pytest.importorskip("torch", reason="needs the `cpu` extra")
     from scaffold.verify.numeric import check_numerics
 
-    text = shaped(ported, BY_HAND).replace("(modality,)}", f"{axis}}}")
+    text = shaped(ported, BY_HAND).replace("(modality,)", axis)
     tree = release_tree("0.33.0")
     request = numeric_requests(load_port("qwen2_vl"), tree)[0] if passes else short_request(ported, tree)
     report = check_numerics(dataclasses.replace(request, overlay=dict(request.overlay) | {HOST: text.encode()}))

@@ -10,6 +10,7 @@ import pytest
 from scaffold.descriptor.load import shipped_names
 from scaffold.diagnostics import DiagnosticError, Exit, Severity
 from scaffold.plan import Present
+from scaffold.plan.manager import MANAGER_TESTS
 from scaffold.protocol import SourceTree
 from scaffold.verify.style import check_style, is_formatted
 from scaffold.workflow import PreparedPort, find_drift, load_port, prepare_port
@@ -19,6 +20,7 @@ STEP3 = "vllm/model_executor/models/step3_vl.py"
 TEST = "tests/models/multimodal/generation/test_vit_cudagraph.py"
 DOCS = "docs/design/cuda_graphs_multimodal.md"
 EXAMPLE = "examples/generate/multimodal/vision_language_offline.py"
+MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
 #: The towers, and Step3-VL's heirs, which hand `use_data_parallel` on.
 TOWER = "vllm/model_executor/models/intern_vit.py"
 HEIRS = {f"vllm/model_executor/models/{name}.py" for name in ("step_vl", "step3p7")}
@@ -26,7 +28,8 @@ HEIRS = {f"vllm/model_executor/models/{name}.py" for name in ("step_vl", "step3p
 #: generation, and what lies between them with VITCG_SLOW=1.
 RELEASES = {
     ("internvl", "0.22.0"): {MODEL, TOWER, TEST, DOCS, EXAMPLE},
-    **{("internvl", f"0.{minor}.0"): {MODEL, TOWER} for minor in range(23, 34)},
+    **{("internvl", f"0.{minor}.0"): {MODEL, TOWER} for minor in range(23, 31)},
+    **{("internvl", f"0.{minor}.0"): {MODEL, TOWER, MANAGER, MANAGER_TESTS} for minor in range(31, 34)},
     ("step3_vl", "0.20.0"): {
         STEP3, "vllm/model_executor/models/step_vl.py", TEST, DOCS, "examples/offline_inference/vision_language.py",
     },
