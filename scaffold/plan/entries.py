@@ -213,22 +213,48 @@ def pooling_fields(test: PoolingTest) -> list[tuple[str, Code, tuple[Code, ...]]
     return [(name, value, comments.get(name, ())) for name, value in values.items() if value is not None]
 
 
+_BUDGETS = "encoder_cudagraph_token_budgets"
+#: The largest budget of an entry that is doubled for two items. The encoder's activations grow with it.
+_DOUBLED = 4096
+
+
+def _doubled(test: TestEntry, compared: bool) -> list[int]:
+    """The one budget of an entry, which covers an item, for two items in a replay; empty for other entries."""
+    budgets = test.compilation_overrides.get(_BUDGETS)
+    is_one = compared and isinstance(budgets, list | tuple) and len(budgets) == 1 and budgets[0] <= _DOUBLED
+    return [2 * budgets[0]] if is_one and budgets else []
+
+
 def _overrides(test: TestEntry, compared: bool) -> dict[str, Any]:
     """The entry's settings of the compilation. A comparison wants more than one item in a replay."""
-    return {**test.compilation_overrides, **({"encoder_cudagraph_max_vision_items_per_batch": 2} if compared else {})}
+    doubled = _doubled(test, compared)
+    return {
+        **test.compilation_overrides,
+        **({_BUDGETS: doubled} if doubled else {}),
+        **({"encoder_cudagraph_max_vision_items_per_batch": 2} if compared else {}),
+    }
 
 
 def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[str, tuple[Code, ...]]:
     """Comments on the choices that vLLM's maintainers explain, too: one budget instead of many, random weights."""
     comments: dict[str, tuple[Code, ...]] = {}
     inputs = "images" if "image" in modalities else "videos"
-    budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets")
-    one = (
-        Code(f"One budget that covers the test {inputs}: each captures a graph of the whole"),
-        Code("encoder."),
-    )
-    packed = (Code(f"A batch of two packs the test {inputs} into one replay, where they fit."),) if compared else ()
-    if why := (*(one if budgets is not None and len(budgets) == 1 else ()), *packed):
+    budgets = test.compilation_overrides.get(_BUDGETS)
+    why: tuple[Code, ...] = ()
+    if _doubled(test, compared):
+        why = (
+            Code(f"One budget for two of the test {inputs} in a replay: each budget captures a"),
+            Code("graph of the whole encoder."),
+        )
+    else:
+        if budgets is not None and len(budgets) == 1:
+            why = (
+                Code(f"One budget that covers the test {inputs}: each budget captures a graph of"),
+                Code("the whole encoder."),
+            )
+        if compared:
+            why = (*why, Code(f"A batch of two packs the test {inputs} into one replay, where they fit."))
+    if why:
         comments["compilation_config_overrides"] = why
     if test.dummy_arch is not None:
         comments["vllm_runner_kwargs"] = (

@@ -646,8 +646,6 @@ class TilesView(SizedView):
     row_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
-    #: An item may have several tiles.
-    single: bool = False
 
     @property
     def units(self) -> Code:

@@ -73,7 +73,9 @@ BEFORE = [") -> list[torch.Tensor]:", "List of encoder outputs (one per item)."]
 MANY = [
     "# A batch may have more frames than the graph was captured for.",
     "for key, buf in graph_meta.input_buffers.items():", "src = replay.values.get(key)",
-    "if src is not None and src.ndim > 0 and src.shape[0] > buf.shape[0]:", "self.graph_misses += num_items",
+    "if src is not None and src.ndim > 0 and src.shape[0] > buf.shape[0]:", "logger.warning_once(",
+    '"A batch has more frames than its encoder CUDA graph, and runs "',
+    '"eagerly: see encoder_cudagraph_max_frames_per_batch."', ")", "self.graph_misses += num_items",
     "with torch.inference_mode():", "return self.model.encoder_eager_forward(mm_kwargs, path)", "",
 ]  # fmt: skip
 #: model, rule, the lines that go, the lines that come

@@ -365,7 +365,7 @@ def test_entries_are_as_good_as_those_around_them(release_tree, model):
         assert ("pytest.mark.core_model" in source) is around.get(test.key, True)
         assert source.count("# Random weights, so that the test") == (test.dummy_arch is not None)
         budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
-        assert source.count("# One budget that covers the test images") == (len(budgets) == 1)
+        assert source.count("# One budget for two of the test images") == (len(budgets) == 1)
         of_videos = entries.test_entry(test, ["video"], registry, compared=False)
         assert of_videos.count("# One budget that covers the test videos") == (len(budgets) == 1)
 

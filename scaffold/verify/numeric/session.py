@@ -339,7 +339,9 @@ def run_session(bench: Bench, session: Session) -> None:
             check = _explained(bench, check, run, results, key)
         else:
             counted = run.counters_since(before)
-            check = _judge_way(check, bench, session, case, counted)
+            limit = getattr(run.manager, "max_frames_per_batch", None)
+            if session.max_frames is not None or bench.recipe.frames(case.items) <= (limit or math.inf):
+                check = _judge_way(check, bench, session, case, counted)
             replayed, asked = bench.served.get(case.modality, (0, 0))
             bench.served[case.modality] = replayed + counted[0], asked + len(case.items)
             kept.append((len(bench.checks), results, bench.oracle[key]))

@@ -139,6 +139,9 @@ class AutomaticRecipe(Recipe):
     def tokens(self, modality: str, item: Item) -> int:
         return next(found.tokens for found in self._all(modality) if found.size.key == item.key)
 
+    def frames(self, items: Sequence[Size]) -> int:
+        return sum(size.frames for size in items)
+
     def _all(self, modality: str) -> list[Measured]:
         changed = self._known.changed.get(modality)
         return [*self._known.measured[modality], *(changed.measured if changed else ())]

@@ -161,6 +161,10 @@ class Recipe(ABC):
         """
         return ()
 
+    def frames(self, items: Sequence[Item]) -> int:
+        """Frames of these items together, by which a release's own limit may exclude them; 0 if it never does."""
+        return 0
+
     def many_frames(self) -> Case | None:
         """Videos with more frames in one batch than `sessions()[0]` has room for, inside its token budget."""
         return None
