@@ -25,7 +25,7 @@ from scaffold.diagnostics import DiagnosticError, Severity
 from scaffold.edit import PutMethods
 from scaffold.edit.snippets import member_name
 from scaffold.files import read_regular
-from scaffold.plan.manager import MANAGER_TESTS
+from scaffold.plan.manager import MANAGER_TESTS, checks_in
 from scaffold.plan.views import PackedView
 from scaffold.protocol.profile import PROTOCOL
 
@@ -444,16 +444,13 @@ def _design_notes(port: AnyPort, change: PortChange) -> Iterator[str]:
                 yield (
                     f"- `{sequences.spare}` sequences more cover the rows behind a batch, so that none of them is long."
                 )
-        if view.manager_bounds:
-            yield (
-                "- The manager packs by tokens alone. It raised for a batch of more frames than its graph has, and now "
-                "runs it eagerly, of whatever model."
-            )
         if view.claims_frames:
             yield (
                 "- The manager does not bound the frames of a batch. A call of more frames than "
                 "`max_frames_per_batch` claims shares of the largest budget for them, so that no graph gets too many."
             )
+    for check in checks_in(change.plan.files):
+        yield f"- {check.why}. {check.thread}, which is open, has this aim: the one that lands first is enough."
     yield "- What no graph holds (tokens, items, frames, precomputed embeddings) runs eagerly."
     for note in change.prepared.notes:
         if note.severity is not Severity.INFO or note.code in _TOLD:

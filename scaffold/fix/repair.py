@@ -18,12 +18,8 @@ from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 
-#: Open pull requests of vLLM that have a rule's repair for a class, and those that would mend a fault for all ports.
+#: Open pull requests of vLLM that have a rule's repair for a class.
 _THREADS = {("copy on clone", "Step3VLForConditionalGeneration"): "vllm-project/vllm#52115"}
-_WIDER = {
-    "embeddings run eagerly": "vllm-project/vllm#58122",
-    "many frames run eagerly": "vllm-project/vllm#43403",
-}
 
 Place = tuple[int, int]  # a line from 1, a column in bytes from 0, as `ast` counts
 
@@ -55,6 +51,7 @@ class Repair:
     what: str
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
+    wider: str = ""
 
     @property
     def paths(self) -> frozenset[str]:
@@ -63,10 +60,6 @@ class Repair:
     @property
     def thread(self) -> str:
         return _THREADS.get((self.name, self.class_name), "")
-
-    @property
-    def wider(self) -> str:
-        return _WIDER.get(self.name, "")
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:

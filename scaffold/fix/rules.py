@@ -245,7 +245,7 @@ def _by_the_manager(
         for edit in port.put_lines(path, lines)
     ]
     place = port.tree.span(missing.path, max(missing.lines), missing.method.col_offset + 5)
-    return Repair(name, module.file, owner.name, (), place, tuple(edits), what, so, answers)
+    return Repair(name, module.file, owner.name, (), place, tuple(edits), what, so, answers, check.thread)
 
 
 def _finished_once(port: Port) -> Repair | None:

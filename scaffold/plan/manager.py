@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
@@ -38,7 +38,7 @@ class Check:
 
     `method` of the manager has it where its code mentions `sign`, and it stands between the statements that begin with
     `between`. `tested` is a class of vLLM's unit tests. Templates are named after `name`. `says`: what the header and
-    the docstring say, before and after.
+    the docstring say, before and after. `why` is for people, and `thread` an open pull request of vLLM with this aim.
     """
 
     name: str
@@ -47,6 +47,8 @@ class Check:
     between: tuple[str, str]
     tested: str
     reason: str
+    why: str
+    thread: str
     says: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -65,6 +67,9 @@ FRAMES = Check(
     ),
     "TestEncoderCudaGraphVideoReplay",
     "let batches that a graph cannot hold run eagerly",
+    "The manager packs by tokens alone. It raised for a batch of more frames than its graph has, and now runs it "
+    "eagerly, of whatever model",
+    "vllm-project/vllm#43403",
 )
 EMBEDS = Check(
     "embeds",
@@ -73,6 +78,9 @@ EMBEDS = Check(
     ("'Execute encoder using CUDA graph", "if self.use_dp:"),
     "TestFindBudgetGraph",
     "leave precomputed embeddings to the runner",
+    "Precomputed embeddings have no pixels, for which the methods of each port ask. The manager leaves them to the "
+    "runner, which calls `embed_multimodal`, as for a modality without graphs",
+    "vllm-project/vllm#58122",
     (
         ("-> list[torch.Tensor]:", "-> list[torch.Tensor] | None:"),
         ("outputs (one per item).", "outputs (one per item), or None if they are precomputed."),
@@ -134,6 +142,13 @@ def _test_lines(tree: SourceTree, check: Check) -> Lines:
         checked = tuple(f"{2 * _INDENT}assert {name} is not None" for name in ("img_result", "vid_result"))
         found |= {number: (*checked, text[number - 1]) for number in unchecked}
     return found
+
+
+def checks_in(files: Iterable[FilePlan]) -> list[Check]:
+    """The checks that these edits bring."""
+    edits = (edit for file in files for edit in file.edits if isinstance(edit, ReplaceMethod))
+    names = {edit.name for edit in edits if edit.class_name == MANAGER}
+    return [check for check in (FRAMES, EMBEDS) if check.method in names]
 
 
 def _takes_none(tree: SourceTree) -> bool:
