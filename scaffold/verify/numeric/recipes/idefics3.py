@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class Idefics3(Recipe):
     host_class = "Idefics3ForConditionalGeneration"
     modalities = ("image",)
     min_budget = 16
-    embeds_rows = 7
+    no_embeds = MappingProxyType({"image": "its processor takes pixels alone (`get_items` of `ImageProcessorItems`)"})
 
     _PATCH = 8
     _SIDE = 4 * _PATCH
