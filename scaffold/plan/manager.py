@@ -181,7 +181,9 @@ def plan_manager(
 
 def _checked(tree: SourceTree, lines: Lines) -> Iterator[ReplaceMethod]:
     """The tests of others that these lines change, as they become."""
-    for owner in (node for node in tree.parse(MANAGER_TESTS).body if isinstance(node, ast.ClassDef) and lines):
+    for owner in tree.parse(MANAGER_TESTS).body if lines else ():
+        if not isinstance(owner, ast.ClassDef):
+            continue
         for method in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
             own = {number: new for number, new in lines.items() if method.lineno <= number <= (method.end_lineno or 0)}
             own = {number: new for number, new in own.items() if number != owner.end_lineno}

@@ -123,3 +123,11 @@ def test_a_wheel_has_no_tests_to_add_one_to(release_tree: Any) -> None:
     bare = tree.with_files({MANAGER_TESTS: b"x = 1\n"})
 
     assert [file.path for file in plan_manager(bare, read_protocol(bare), BOTH)[0]] == [MANAGER]
+
+
+def test_a_tree_without_the_file_of_tests_gets_none(copied_tree: Any) -> None:
+    tree = copied_tree("0.33.0", "vllm/model_executor/models/interfaces.py", MANAGER, f"{MANAGER[:-3]}_defs.py")
+
+    files, brought = plan_manager(tree, read_protocol(tree), BOTH)
+
+    assert ([file.path for file in files], brought) == ([MANAGER], frozenset(BOTH))
