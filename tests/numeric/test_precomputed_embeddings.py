@@ -1,4 +1,4 @@
-"""Precomputed embeddings that a projector gets, too: before 0.31 a drafted port embeds them with the model's own code."""
+"""Embeddings that a projector gets, too: before 0.31 a drafted port embeds them with the model's own code."""
 
 from __future__ import annotations
 
