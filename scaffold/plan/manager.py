@@ -29,6 +29,7 @@ MANAGER_TESTS = "tests/v1/cudagraph/test_encoder_cudagraph.py"
 #: The callers of a manager, and how they take None for an answer.
 _RUNNERS = ("vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/mm/encoder_runner.py")
 _TAKES_NONE = "cudagraph_output is not None"
+
 _INDENT = "    "
 
 
@@ -86,7 +87,6 @@ EMBEDS = Check(
         ("outputs (one per item).", "outputs (one per item), or None if they are precomputed."),
     ),
 )
-
 
 #: Lines of a file, by the number of the one in whose place they come.
 Lines: TypeAlias = Mapping[int, tuple[str, ...]]
