@@ -112,10 +112,12 @@ class RuleResult:
 # -- what was changed --------------------------------------------------------------------------------------------------
 
 
-def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: SourceTree | None) -> PortChange:
+def find_change(
+    port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: SourceTree | None, *, shared: bool = False
+) -> PortChange:
     """The changes that `port` made in `tree`, against `base` or what the last `new` of this model found there.
 
-    `prepared` is the port planned for `tree`, in the place of an earlier one.
+    With `shared`, those of `new --shared`. `prepared` is the port planned for `tree`, in the place of an earlier one.
 
     Raises `DiagnosticError`: VCG511 when no state of the port is in the tree; VCG512 when nothing says what the tree
     held before.
@@ -125,7 +127,8 @@ def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: S
 
     if prepared.changed and find_drift(prepared, tree) is None:
         paths = ", ".join(change.path for change in prepared.changed)
-        words = ["new", port.reference, "--vllm", tree.label, *(["--reenter"] if prepared.plan.reenters else [])]
+        options = ["--reenter"] * prepared.plan.reenters + ["--shared"] * shared
+        words = ["new", port.reference, "--vllm", tree.label, *options]
         again = shlex.join(["vitcg-scaffold", *words])
         raise DiagnosticError.of(
             "VCG511",
@@ -138,7 +141,7 @@ def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: S
         changes = [FileChange(path, _bytes(base, path), tree.read_bytes(path)) for path in paths_changed]
         files = tuple(change for change in changes if not change.is_noop)
     else:
-        files = published_changes(tree.root, f"new {port.name}")
+        files = published_changes(tree.root, f"new {port.name}" + " --shared" * shared)
     if not files:
         raise DiagnosticError.of(
             "VCG512",
@@ -149,7 +152,7 @@ def find_change(port: AnyPort, prepared: PreparedPort, tree: SourceTree, base: S
     before = tree.with_files({change.path: change.before for change in files if change.before is not None})
     edited = tuple(FileChange(change.path, change.after, change.before) for change in prepared.changed)
     root = base.root if base is not None else None
-    return PortChange(prepare_port(port, before, replace=True), tree, root, files, edited)
+    return PortChange(prepare_port(port, before, replace=True, shared=shared), tree, root, files, edited)
 
 
 def _bytes(tree: SourceTree, path: str) -> bytes | None:
@@ -243,7 +246,9 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
     yield from _style_rules(change, python)
     headers = [file.path for file in python if "SPDX-License-Identifier" not in (_text(file.after) or "")[:400]]
     yield RuleResult("every Python file starts with the licence header", not headers, ", ".join(headers))
-    for folder, rule in (("tests/", "the change has tests"), ("docs/", "what users can run is documented")):
+    # The shared part lets nobody run another model.
+    documented = [("docs/", "what users can run is documented")] * (change.plan.files != change.plan.shared)
+    for folder, rule in (("tests/", "the change has tests"), *documented):
         added = [path for path in change.added if path.startswith(folder)]
         stands = [f"{file.path} has it already" for file in change.plan.files if file.path.startswith(folder)]
         detail = ", ".join(added or stands) or f"no file below {folder} is changed"
@@ -373,6 +378,35 @@ def describe_change(
     result = [*_verification(proof, change), *_benchmark(port, benchmark)]
     notes = [*_design_notes(port, change), *_worse(change)]
     return under_headings(change.tree, purpose, plan, result, notes)
+
+
+def shared_title(change: PortChange) -> str:
+    """A title with the tags that the guide asks for."""
+    checks = checks_in(change.plan.files)
+    parts = ["the encoder CUDA graph manager"] * bool(checks) + ["the tests of its ports"] * _has_comparison(change)
+    return f"[Multimodal] Prepare {' and '.join(parts)} for further models"
+
+
+def _has_comparison(change: PortChange) -> bool:
+    return any(path.startswith("tests/models/") for path in change.added)
+
+
+def describe_shared(change: PortChange) -> str:
+    """The description of what ports share, for a pull request that comes before theirs."""
+    purpose = ["Ports of encoders to CUDA graphs share this, so that each of them is small:", ""]
+    checks = checks_in(change.plan.files)
+    for check in checks:
+        purpose.append(f"- {check.why}. {check.thread}, which is open, has this aim: support it, or say what differs.")
+    if _has_comparison(change):
+        purpose.append(
+            "- An entry of the generation test may ask for `check_outputs`. Its worker then compares what the manager "
+            "gives with `embed_multimodal`, and no replay may change an earlier result. A port that replays nothing "
+            "fails."
+        )
+    notes = [f"- Size: `{path}`, +{lines} lines." for path, lines in change.added.items()]
+    notes += open_points(change.tree, change.plan.port, "rules wrote the change")
+    plan = ["```sh", f"pytest {MANAGER_TESTS}", "```"] if checks else ["The first entry that asks for it runs it."]
+    return under_headings(change.tree, purpose, plan, ["<!-- paste the output of the tests -->"], notes)
 
 
 def under_headings(

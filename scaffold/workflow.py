@@ -188,8 +188,8 @@ def load_port(reference: str, *, report: Callable[[Sequence[Diagnostic]], None] 
     return port
 
 
-def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> PreparedPort:
-    """Plan, render and prove `port` for `tree`.
+def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False, shared: bool = False) -> PreparedPort:
+    """Plan, render and prove `port` for `tree`, or what it brings for all models alone, where only this is `shared`.
 
     Raises `DiagnosticError`: VCG4xx when the tree is not understood, VCG5xx when it has an implementation that only
     `replace` may swap, VCG6xx when a proof refuses our own result.
@@ -201,6 +201,7 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False) -> P
 
     profile = read_protocol(tree)
     plan = plan_changes(port, tree, profile, replace=replace)
+    plan = changed(plan, files=plan.shared, split=None, way=None, sharding=None) if shared else plan
     planned: list[PlannedFile] = []
     changes: list[FileChange] = []
     lost: list[Diagnostic] = []

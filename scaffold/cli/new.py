@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 @click.option("--replace", is_flag=True, help="Swap an existing, hand-written implementation for the generated one.")
 @reenter_option("Write a port that runs the model's code twice for each batch (VCG466), for a fork of vLLM.")
 @click.option(
+    "--shared",
+    is_flag=True,
+    help="Write what ports share alone, a pull request to send first: checks of vLLM's manager, a comparison in tests.",
+)
+@click.option(
     "--verify",
     is_flag=True,
     help="Run the code of a folder, too, for the short numerical proof before anything is written.",
@@ -79,6 +84,7 @@ def command(
     base: str | None,
     replace: bool,
     reenter: bool,
+    shared: bool,
     verify: bool,
     static: bool,
     was_static: bool,
@@ -121,6 +127,8 @@ def command(
         raise click.UsageError("--all takes its descriptors from the manifest of a folder of adapters: no other word.")
     if reenter and vllm is None:
         raise click.UsageError("--reenter is for a port in a tree: adapters may run a model's code again.")
+    if shared and (vllm is None or package is not None):
+        raise click.UsageError("--shared is for vLLM's own tree: name it with --vllm, without --package.")
     if vllm is None:
         if check and allow_dirty:
             raise click.UsageError("--check writes nothing: leave out --allow-dirty.")
@@ -142,7 +150,7 @@ def command(
         if mode is None:
             raise
         raise DiagnosticError(error.diagnostics) from None  # only a run that writes keeps the refused files
-    if replace and package is None:
+    if replace and package is None and not shared:
         _name_fix(console, descriptor, vllm, prepared, place)
     words = target_words(vllm, package)
     if prepared.package and not (reenter or mode == "diff"):
@@ -152,28 +160,34 @@ def command(
         if mode is None and swaps:
             raise DiagnosticError(drift)
         console.report([changed(drift, severity=Severity.WARNING)] if mode is not None else [])
-    console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
+    written = prepare_port(port, place.tree, replace=replace, shared=True) if shared else prepared
+    if not shared:
+        console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
     if mode == "diff":
-        show_differences(console, prepared.changed)
-        _summarise(console, prepared, "would change")
-        _name_missing(console, prepared)
+        show_differences(console, written.changed)
+        _summarise(console, written, "would change", shared=shared)
+        if not shared:
+            _name_missing(console, prepared)
         if not reenter:
             say_unwritten(console, prepared.plan)
     elif mode == "check":
-        if not prepared.changed:
+        if not written.changed and not shared:
             before = open_target(console, base, package).tree if base is not None else None
             if (edited := find_edited(port, place.tree, before)) is not None:
                 console.report([changed(edited, severity=Severity.WARNING)])
                 raise click.exceptions.Exit(Exit.DRIFT)
-        _summarise(console, prepared, "would change")
-        _name_missing(console, prepared)
-        options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter
+        _summarise(console, written, "would change", shared=shared)
+        if not shared:
+            _name_missing(console, prepared)
+        options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter + ["--shared"] * shared
         options += ["--into", str(into)] if into is not None else []
-        _require_nothing(console, prepared, command_line("new", descriptor, *words, *options))
+        _require_nothing(console, written, command_line("new", descriptor, *words, *options))
     else:
         run = partial(_next_run, descriptor, vllm, package)
-        _publish(console, run, target, place, prepared, None if static else verify, allow_dirty=allow_dirty)
-        _name_missing(console, prepared)
+        # The shared part is proven with the port that it is for.
+        _publish(console, run, target, place, (prepared, written), None if static else verify, allow_dirty=allow_dirty)
+        if not shared:
+            _name_missing(console, prepared)
 
 
 def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPort, place: Place) -> None:
@@ -198,19 +212,24 @@ def _publish(
     run: Callable[[str, str], str],
     target: Target,
     place: Place,
-    prepared: PreparedPort,
+    ports: tuple[PreparedPort, PreparedPort],  # the whole, and what is written of it
     verify: bool | None,  # None: no proof
     *,
     allow_dirty: bool,
 ) -> None:
+    prepared, written = ports
     if not allow_dirty:
-        require_clean_place(console, place, [change.path for change in prepared.changed])
+        require_clean_place(console, place, [change.path for change in written.changed])
     unproven = _prove_numerically(console, target, place, prepared, verify)
-    label = publish_at(
-        console, place, prepared.changed, label=f"new {prepared.plan.port.name}", allow_dirty=allow_dirty
-    )
-    _summarise(console, prepared, "changed")
-    if prepared.changed:
+    shared = written is not prepared
+    name = f"new {prepared.plan.port.name}" + " --shared" * shared
+    label = publish_at(console, place, written.changed, label=name, allow_dirty=allow_dirty)
+    _summarise(console, written, "changed", shared=shared)
+    if written.changed and shared:
+        console.note(f"Text of a pull request: {run('pr', label)} --shared")
+        console.note(f"Commit this first. Then the port: {run('new', label)}")
+        name_undo(console, label)
+    elif prepared.changed:
         if unproven:
             console.note(f"Proven statically only: {unproven}. To prove it numerically: {run('verify', label)}")
         else:
@@ -307,18 +326,19 @@ def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None
     raise click.exceptions.Exit(Exit.DRIFT)
 
 
-def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
+def _summarise(console: Console, prepared: PreparedPort, verb: str, *, shared: bool = False) -> None:
     """One line per file, with the reason; then the proofs."""
     changed = {change.path for change in prepared.changed}
     for file in prepared.plan.files:
         state = verb if file.path in changed else "unchanged"
         console.result(f"{state:>12}  {file.path}  ({file.reason})")
     generation = prepared.plan.profile.generation
+    has = "what ports share" if shared else "this port"
     console.note(
         f"{prepared.plan.port.name}: protocol {generation.name}, "
         f"{len(changed)} of {len(prepared.plan.files)} files {verb}, all static proofs passed"
         if changed
-        else f"{prepared.plan.port.name}: nothing to do, the tree has this port already"
+        else f"{prepared.plan.port.name}: nothing to do, the tree has {has} already"
     )
 
 

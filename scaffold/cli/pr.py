@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from scaffold.cli.output import write_output
 from scaffold.cli.reentry import reenter_option, refuse_reentry
 from scaffold.diagnostics import DiagnosticError, Exit
 from scaffold.report.plain import lines_of
+
+if TYPE_CHECKING:
+    from scaffold.pull_request import RuleResult
 
 
 @click.command(
@@ -27,6 +32,7 @@ from scaffold.report.plain import lines_of
     metavar="PATH|RELEASE",
     help="Compare with this tree, the one before the port [what `new` found].",
 )
+@click.option("--shared", is_flag=True, help="Describe what `new --shared` wrote: a pull request of its own.")
 @reenter_option("Describe a port that runs the model's code twice (VCG466), for a fork of vLLM.")
 @click.option(
     "--benchmark",
@@ -42,6 +48,7 @@ def command(
     descriptor: str,
     vllm: str,
     base: str | None,
+    shared: bool,
     reenter: bool,
     benchmark: Path | None,
     output: Path | None,
@@ -60,17 +67,26 @@ def command(
         RuleResult,
         check_rules,
         describe_change,
+        describe_shared,
         find_change,
         find_proof,
         pull_request_title,
+        shared_title,
     )
     from scaffold.workflow import find_drift, find_edited, load_port, prepare_port
 
     port = load_port(descriptor)
     tree = open_target(console, vllm).tree
     before = open_target(console, base).tree if base is not None else None
-    prepared = prepare_port(port, tree, replace=True)
+    if shared and benchmark is not None:
+        raise click.UsageError("--shared describes no port, so that no --benchmark goes with it.")
+    prepared = prepare_port(port, tree, replace=True, shared=shared)
     port = prepared.plan.port if port.in_tree is not None else port
+    if shared:
+        change = find_change(port, prepared, tree, before, shared=True)
+        console.note(f"Title: {shared_title(change)}")
+        _write(console, describe_shared(change), [*check_rules(change)], output)
+        return
     if not reenter:
         refuse_reentry(port, prepared.plan, descriptor, target_words(vllm, None))
     measured = None if benchmark is None else read_benchmark(benchmark)
@@ -78,26 +94,28 @@ def command(
     proof = find_proof(change, port)
     if change.edited and not proof.passed and (drift := find_drift(prepared, tree)) is not None:
         raise DiagnosticError(drift)
-    text = lines_of(
-        describe_change(
-            change,
-            port,
-            proof=proof,
-            benchmark=measured,
-        )
-    )
+    text = describe_change(change, port, proof=proof, benchmark=measured)
     console.note(f"Title: {pull_request_title(port, change)}")
     how = [vllm, "--as-is"] if change.edited else [base or vllm]
     verify = command_line("verify", descriptor, "--vllm", *how, "--tail", "all")
     results = [*check_rules(change), proof.rule(verify)]
     if not change.edited and (edited := find_edited(port, tree, planned=change.prepared)) is not None:
         results.append(RuleResult("the change is what the descriptor generates", None, f"{edited.message}; say why"))
+    if any(file.edits for file in change.plan.shared):
+        run = command_line("new", descriptor, "--vllm", vllm, "--shared")
+        said = f"on the tree before the port `{run}` writes what ports share alone: send that first"
+        results.append(RuleResult("a pull request has one aim", None, said))
+    _write(console, text, results, output)
+
+
+def _write(console: Console, text: str, results: Sequence[RuleResult], output: Path | None) -> None:
+    """The rules as notes, then the text; exits with 1 if a rule is broken."""
     for result in results:
         console.note(str(result))
     if output is None:
-        console.document(text)
+        console.document(lines_of(text))
     else:
-        write_output(output, text)
+        write_output(output, lines_of(text))
         console.note(f"Written: {output}")
     if any(result.passed is False for result in results):
         raise click.exceptions.Exit(Exit.DRIFT)

@@ -35,8 +35,16 @@ def can_compare(registry: RegistryAnchor, tree: SourceTree) -> bool:
     return {_OWN, *_RUN} <= registry.functions.keys() and _BELOW in _functions_of(tree)
 
 
-def plan_helpers(tree: SourceTree) -> FilePlan:
-    """The functions that a worker runs, where the tree lacks them."""
+def plan_comparison(registry: RegistryAnchor, tree: SourceTree, *, with_runner: bool) -> list[FilePlan]:
+    """The shared part of all entries, where the tree lacks it: the functions that a worker runs, and the runner of the
+    generation test that calls them.
+    """
+    reason = "let entries of the generation test compare outputs"
+    runner = [FilePlan(registry.path, tuple(comparison_edits(registry)), reason)] if with_runner else []
+    return [_plan_helpers(tree), *runner]
+
+
+def _plan_helpers(tree: SourceTree) -> FilePlan:
     there = _functions_of(tree)
     parts = {name: part for name, part in _parts(render_template("test/compare.py.jinja")) if name not in there}
     edits = tuple(PutFunction(part, before=_BELOW) for part in parts.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
-from scaffold.plan.comparison import FIELD, can_compare, comparison_edits, plan_helpers, plan_pooling
+from scaffold.plan.comparison import FIELD, can_compare, comparison_edits, plan_comparison, plan_pooling
 from scaffold.plan.file_plans import Fact, FilePlan
 from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
 from scaffold.protocol.listed import listed_models
@@ -28,11 +28,15 @@ _MODALITY_COLUMNS = {"CG for Image": "image", "CG for Video": "video"}
 
 @dataclass(frozen=True)
 class Entries:
-    """The files of the port besides the model's, what was read of them, and what the user should know."""
+    """The files of the port besides the model's, what was read of them, and what the user should know.
+
+    `shared` are the edits of these files that no entry of the port is among.
+    """
 
     files: tuple[FilePlan, ...]
     facts: tuple[Fact, ...]
     notes: tuple[Diagnostic, ...]
+    shared: tuple[FilePlan, ...] = ()
 
 
 def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -> Entries:
@@ -49,7 +53,10 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
         files.append(plan_tests(port, registry, compared=compared))
     if port.pooling is not None and compared:
         files.append(plan_pooling(port.pooling.key, pooling_fields(port.pooling), tree))
-    files += [plan_helpers(tree)] if compared and any(file.edits or file.source for file in files) else []
+    shared: list[FilePlan] = []
+    if registry is not None and compared and any(file.edits or file.source for file in files):
+        shared = plan_comparison(registry, tree, with_runner=bool(port.tests))
+        files += [file for file in shared if file.path != registry.path]
     if registry is not None and port.tests:
         facts.append(Fact("generation test", registry.variable, f"{registry.path}:{registry.line}"))
     others = [name for name in heirs if name != port.architecture]
@@ -63,7 +70,7 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
         facts.append(Fact("example list", examples.variable, f"{examples.path}:{examples.line}"))
         notes += [*_unknown_examples(port, tree, examples), *eager.values()]
     notes.extend(_missing(port, registry, table, examples))
-    return Entries(tuple(files), tuple(facts), tuple(notes))
+    return Entries(tuple(files), tuple(facts), tuple(notes), tuple(shared))
 
 
 def _missing(
@@ -253,7 +260,7 @@ def _comments(test: TestEntry, modalities: list[str], compared: bool) -> dict[st
                 Code("the whole encoder."),
             )
         if compared:
-            why = (*why, Code(f"A batch of two packs the test {inputs} into one replay, where they fit."))
+            why = (*why, Code(f"A batch may have two of the test {inputs}."))
     if why:
         comments["compilation_config_overrides"] = why
     if test.dummy_arch is not None:

@@ -60,7 +60,8 @@ class Plan:
     `methods` are those of the protocol, and `present` says what the class has of them. `split` is the split of the
     tower that some of the edits write, None when there is nothing to split; `way` is the way to the encoder that others
     write, or that an `extraction` makes methods of. `sharding` has the methods that get a parameter for the model's own
-    data parallelism.
+    data parallelism. `shared` is what a port brings for all models: checks of vLLM's manager, and the comparison in
+    vLLM's tests. `files` have it, too.
     """
 
     port: AnyPort
@@ -74,6 +75,7 @@ class Plan:
     way: Way | None = None
     extraction: Extraction | None = None
     sharding: Sharding | None = None
+    shared: tuple[FilePlan, ...] = ()
 
     @property
     def reenters(self) -> bool:

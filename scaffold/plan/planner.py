@@ -110,6 +110,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
         tower.way,
         tower.facts.extraction,
         tower.facts.sharding,
+        (*managed, *entries.shared),
     )
 
 

@@ -11,7 +11,7 @@ from changed_ports import port_of
 
 from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
-from scaffold.plan.manager import EMBEDS, FRAMES, MANAGER_TESTS, plan_manager
+from scaffold.plan.manager import EMBEDS, FRAMES, MANAGER_TESTS, checks_in, plan_manager
 from scaffold.protocol import SourceTree, read_protocol
 
 pytestmark = pytest.mark.trees
@@ -131,3 +131,8 @@ def test_a_tree_without_the_file_of_tests_gets_none(copied_tree: Any) -> None:
     files, brought = plan_manager(tree, read_protocol(tree), BOTH)
 
     assert ([file.path for file in files], brought) == ([MANAGER], frozenset(BOTH))
+
+
+@pytest.mark.parametrize(("model", "brings"), [("qwen2_vl", [FRAMES, EMBEDS]), ("internvl", [EMBEDS]), ("kimi_vl", [])])
+def test_the_edits_say_which_checks_they_bring(release_tree: Any, model: str, brings: Any) -> None:
+    assert checks_in(plan(release_tree("0.33.0"), model).files) == brings
