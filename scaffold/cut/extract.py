@@ -583,7 +583,7 @@ class _Extractor:
         returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
         below = "\n".join([*method.lines_of(sunk), *method.lines_below(function.body[place - 1])])
         body = textwrap.indent(textwrap.dedent(below).strip("\n"), "    ")
-        why = '    """Embeddings of the items from the encoder\'s features."""'
+        why = f'    """Finish `{function.name}` from the encoder\'s features."""'
         return f"def {self.form.after}({', '.join(parameters)}){returns}:\n{why}\n{body}\n"
 
     def _parsed_type(self, method: _Method, name: str) -> ast.expr | None:

@@ -383,11 +383,6 @@ class UnitsView(View):
         return bool(self.token_lets) or not (_is_path(self.tokens) or self.tokens.isdigit())
 
     @property
-    def asserts_tokens(self) -> bool:
-        """Whether a graph counts its features: the tokens of a unit are a claim of the descriptor."""
-        return self.has_property or self.tokens.isdigit()
-
-    @property
     def budget_unit(self) -> Code | None:
         return self.unit_tokens if self.budget_min == self.unit_tokens else None
 
@@ -402,11 +397,6 @@ class UnitsView(View):
         if self.claims:
             return Code(f"token_budget // self._encoder_cudagraph_{self.unit}_tokens")
         return Code("token_budget" if self.tokens == "1" else f"token_budget // {self.unit_tokens}")
-
-    @property
-    def features_of(self) -> Code:
-        """The features of a number of units, as a factor behind it."""
-        return Code("" if self.tokens == "1" else f" * {self.unit_tokens}")
 
     @property
     def unit_tokens(self) -> Code:

@@ -46,8 +46,7 @@ MISTAKES = {
             "VCG650",
         ),
     ],
-    # Rows of images, not of tokens: the port counts them itself.
-    "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG654")],
+    "paligemma": [Mutant("rows of images", ".flatten(0, -2)", "", "VCG650")],
     "llava_next": [
         Mutant("other items", "split(num_patches)", "split(num_patches[::-1])", "VCG654"),
         Mutant("other pixels", f"{PIXELS})){REPLAY}", f"{PIXELS}[::-1])){REPLAY}", "VCG650"),
