@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     help="Emulate this attention kernel, as in `verify`, or all that the model may have [all].",
 )
 @recipe_option
+@click.option(
+    "--with-open", is_flag=True, help="Also write repairs that an open pull request of vLLM has: not to be sent again."
+)
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
     "--text",
@@ -60,6 +63,7 @@ def command(
     check: bool,
     tail: Tail | Literal["all"],
     recipe: str | None,
+    with_open: bool,
     allow_dirty: bool,
     text: Path | None,
     into: Path | None,
@@ -68,7 +72,8 @@ def command(
 
     MODEL is a descriptor's file or the name of a shipped one, whose model has a port in the tree: use `new` where it
     has none. `fix` runs the checks of `verify --as-is`, and has rules for known faults. It keeps a repair only if a
-    failing check passes with it, no other check changes, and eager results stay the same bits.
+    failing check passes with it, no other check changes, and eager results stay the same bits. Repairs that an open
+    pull request of vLLM has are proven and named, and not written without --with-open.
 
     Runs the tree's code, tiny, on the CPU (needs the `cpu` extra): a release's own, or that of the folder. With a
     RELEASE the repair goes into a working copy, ./vllm-RELEASE, as with `new`. `revert` undoes it.
@@ -91,7 +96,8 @@ def command(
     if tail != "all" and tail not in tails_of(port, tree):
         raise click.BadParameter(f"this release's tower, or its descriptor, is not for {tail}", param_hint="--tail")
     if not (diff or check or allow_dirty):
-        files = {path for repair in find_repairs(tree, port.module, port.class_name) for path in repair.paths}
+        found = find_repairs(tree, port.module, port.class_name)
+        files = {path for repair in found if with_open or not repair.thread for path in repair.paths}
         require_clean_place(console, place, sorted({*files, find_model(tree, port.module, port.class_name).path}))
     with StatusLine(console) as status:
 
@@ -99,7 +105,8 @@ def command(
             status.status("")
             console.note(f"{port.name}: {line}")
 
-        fix = fix_port(port, tree, tails=() if tail == "all" else (tail,), recipe=recipe, watch=status, tell=tell)
+        tails = () if tail == "all" else (tail,)
+        fix = fix_port(port, tree, tails=tails, recipe=recipe, with_open=with_open, watch=status, tell=tell)
     changes = _for_copy(fix.changes, tree, place.tree)
     if diff:
         show_differences(console, changes)
@@ -107,6 +114,7 @@ def command(
     if not diff and not check:
         name = publish_at(console, place, changes, label=f"fix {port.name}", allow_dirty=allow_dirty)
     _summarise(console, fix, changes, "would change" if diff or check else "changed")
+    _name_left(console, fix)
     if text is not None and fix.changes:
         _write_text(console, fix, text)
     if check and changes:
@@ -137,7 +145,7 @@ def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree)
 
 def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: str) -> None:
     """A line for each repair and file, the checks before and after, and what fails in the end."""
-    from scaffold.fix import Kind, remaining
+    from scaffold.fix import Kind
     from scaffold.pull_request import changed_lines
 
     proven = fix.proven
@@ -156,12 +164,10 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
     )
     for repair in proven.repairs:
         if repair.thread:
-            console.note(f"{repair.thread} is an open pull request with this repair ({repair.name}): send no other")
-        if repair.wider:
-            console.note(f"{repair.wider} would mend this for all ports at once ({repair.name}): support it first")
+            console.note(f"{repair.thread} is an open pull request that mends this ({repair.name}): send no other")
     if fix.heirs:
         console.note(f"These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}")
-    left = [one for one in remaining(proven.after) if one.kind is not Kind.NO_DEFECT]
+    left = [one for one in proven.remaining if one.kind is not Kind.NO_DEFECT]
     if left:
         console.report(
             [
@@ -175,9 +181,18 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
                 )
             ]
         )
-    for one in remaining(proven.after):
+    for one in proven.remaining:
         if one.kind is Kind.NO_DEFECT:
             console.note(f"No defect: {one}")
+
+
+def _name_left(console: Console, fix: Fix) -> None:
+    """The repairs that are not written, and how to write them all the same."""
+    for one in fix.proven.left:
+        console.result(f"not written: {one.repair.name}; mends {len(one.mended)} checks; {one.place}")
+    if fix.proven.left:
+        run = command_line(*(word for word in console.words if word != "--check"), "--with-open")
+        console.note(f"Send no other pull request for it. To write it into a tree of your own: {run}")
 
 
 def _model_file(fix: Fix) -> str:

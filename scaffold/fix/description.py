@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaffold.fix.fixing import Fix
-from scaffold.fix.proof import Key
-from scaffold.fix.remaining import Kind, remaining
+from scaffold.fix.remaining import Key, Kind
 from scaffold.pull_request import changed_lines, open_points, under_headings
 
 
@@ -41,9 +40,7 @@ def _notes(fix: Fix) -> Iterator[str]:
         yield f"- Size: `{change.path}`, +{added} -{removed} lines."
     for repair in fix.proven.repairs:
         if repair.thread:
-            yield f"- {repair.thread} is an open pull request with this repair ({repair.name}): comment there instead."
-        if repair.wider:
-            yield f"- {repair.wider}, which is open, would mend this for all ports at once ({repair.name})."
+            yield f"- {repair.thread} is an open pull request that mends this ({repair.name}): comment there instead."
     if fix.heirs:
         yield f"- These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}."
     yield from open_points(fix.tree, fix.port, "rules found the places, and the checks below chose among them")
@@ -67,9 +64,10 @@ def _result(fix: Fix) -> Iterator[str]:
     yield "| checks | failed before | now | the first failure |"
     yield "| --- | --- | --- | --- |"
     yield from _rows(fix)
-    left = remaining(after)
     for kind, heading in _HEADINGS.items():
-        lines = [f"- {one}" for one in left if one.kind is kind]
+        lines = [f"- {one}" for one in fix.proven.remaining if one.kind is kind]
+        if kind is Kind.UPSTREAM:
+            lines += [f"- {len(one.mended)} that pass with {one.repair.name}: {one.place}" for one in fix.proven.left]
         if lines:
             yield from ("", heading, "", *lines)
     yield ""

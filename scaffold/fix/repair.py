@@ -38,8 +38,7 @@ class TextEdit:
 class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
-    and `wider` one that would mend the fault for all ports at once.
+    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
     """
 
     name: str
@@ -51,15 +50,11 @@ class Repair:
     what: str
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
-    wider: str = ""
+    thread: str = ""
 
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(edit.path or self.path for edit in self.edits)
-
-    @property
-    def thread(self) -> str:
-        return _THREADS.get((self.name, self.class_name), "")
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -140,11 +135,8 @@ class Port:
             return None
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
-        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers)
-
-    def before_body(self, name: str, lines: Sequence[str]) -> TextEdit:
-        """These lines as the first ones of a method, behind its docstring and its imports."""
-        return self.insert(name, self.first(name), lines)
+        thread = _THREADS.get((name, owner.name), "")
+        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers, thread)
 
     def first(self, name: str) -> ast.stmt:
         """The first statement of a method behind its docstring and its imports."""

@@ -380,6 +380,7 @@ def test_the_heirs_are_those_that_run_the_repaired_method(release_tree):
 def test_a_repair_that_vllm_has_a_pull_request_for_names_it(release_tree):
     tree = release_tree("0.33.0")
     assert repairs_of(tree, "step3_vl")["copy on clone"].thread == "vllm-project/vllm#52115"
+    assert repairs_of(tree, "qwen2_vl")["embeddings run eagerly"].thread == "vllm-project/vllm#58122"
     assert repairs_of(tree, "kimi_vl")["bound in rows"].thread == ""
 
 
