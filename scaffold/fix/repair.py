@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
+from scaffold.edit import AddImport, apply_edits
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
@@ -39,6 +40,7 @@ class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
     `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
+    `imports` are what the edits of `path` use.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Repair:
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
     thread: str = ""
+    imports: tuple[AddImport, ...] = ()
 
     @property
     def paths(self) -> frozenset[str]:
@@ -73,7 +76,9 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
         for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
             start, end = (starts[line - 1] + column for line, column in (edit.start, edit.end))
             after = after[:start] + edit.new + after[end:]
-        text = format_changed(before.decode(), after.decode(), path=path, config_root=tree.root)
+        imports = [one for repair in repairs if repair.path == path for one in repair.imports]
+        edited = apply_edits(after.decode(), imports, path=path).text
+        text = format_changed(before.decode(), edited, path=path, config_root=tree.root)
         changes.append(FileChange(path, before, text.encode()))
     return tuple(changes)
 
@@ -127,6 +132,7 @@ class Port:
         what: str,
         so: str,
         answers: Callable[[Check], bool],
+        imports: tuple[AddImport, ...] = (),
     ) -> Repair | None:
         """None where the methods are of several classes, which no edit of one file mends."""
         methods = [methods] if isinstance(methods, str) else methods
@@ -135,8 +141,8 @@ class Port:
             return None
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
-        thread = _THREADS.get((name, owner.name), "")
-        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers, thread)
+        thread, places = _THREADS.get((name, owner.name), ""), tuple(edits)
+        return Repair(name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports)
 
     def first(self, name: str) -> ast.stmt:
         """The first statement of a method behind its docstring and its imports."""
