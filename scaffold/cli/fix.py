@@ -80,7 +80,7 @@ def command(
 
     Exits with 0 where no rule repairs what fails, and names it.
     """
-    from scaffold.fix import find_repairs, fix_port
+    from scaffold.fix import apply_repairs, find_repairs, fix_port
     from scaffold.protocol import TargetKind, find_model
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, tails_of
@@ -96,8 +96,8 @@ def command(
     if tail != "all" and tail not in tails_of(port, tree):
         raise click.BadParameter(f"this release's tower, or its descriptor, is not for {tail}", param_hint="--tail")
     if not (diff or check or allow_dirty):
-        found = find_repairs(tree, port.module, port.class_name)
-        files = {path for repair in found if with_open or not repair.thread for path in repair.paths}
+        found = [one for one in find_repairs(tree, port.module, port.class_name) if with_open or not one.thread]
+        files = {change.path for change in apply_repairs(tree, found)}
         require_clean_place(console, place, sorted({*files, find_model(tree, port.module, port.class_name).path}))
     with StatusLine(console) as status:
 
@@ -107,7 +107,7 @@ def command(
 
         tails = () if tail == "all" else (tail,)
         fix = fix_port(port, tree, tails=tails, recipe=recipe, with_open=with_open, watch=status, tell=tell)
-    changes = _for_copy(fix.changes, tree, place.tree)
+    changes = _for_copy(fix, place.tree)
     if diff:
         show_differences(console, changes)
     name = place.tree.label
@@ -124,11 +124,15 @@ def command(
         name_undo(console, name)
 
 
-def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree) -> tuple[FileChange, ...]:
+def _for_copy(fix: Fix, copy: SourceTree) -> tuple[FileChange, ...]:
     """The changes that are left for a working copy of the release that was run.
 
-    Raises VCG526 where the copy has another version of a file: the proof says nothing of that.
+    It may have unit tests of other repairs. Raises VCG526 where it has another version of any other file: the proof
+    says nothing of that.
     """
+    from scaffold.fix.unit_tests import UNIT_TESTS, put_tests
+
+    tree, changes = fix.tree, [change for change in fix.changes if change.path != UNIT_TESTS]
     others = [change for change in changes if copy.read_bytes(change.path) not in (change.before, change.after)]
     if others:
         raise DiagnosticError(
@@ -140,7 +144,8 @@ def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree)
             )
             for change in others
         )
-    return tuple(change for change in changes if copy.read_bytes(change.path) == change.before)
+    left = [change for change in changes if copy.read_bytes(change.path) == change.before]
+    return (*left, *put_tests(copy, (repair.test for repair in fix.proven.repairs)))
 
 
 def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: str) -> None:
@@ -153,7 +158,7 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
         console.result(f"{kept.repair.name}: {kept.repair.so} ({kept.repair.span}); mends {len(kept.mended)} checks")
     for change in fix.changes:
         added, removed = changed_lines(change)
-        state = verb if change in changes else "unchanged"
+        state = verb if change.path in {one.path for one in changes} else "unchanged"
         console.result(f"{state:>12}  {change.path}  (+{added} -{removed} lines)")
     now = sum(key in proven.after.defects for key in proven.before.checks)
     console.result(

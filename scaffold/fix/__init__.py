@@ -9,7 +9,7 @@ from scaffold.fix.description import describe_fix, fix_title
 from scaffold.fix.fixing import Fix, fix_port
 from scaffold.fix.proof import Outcome, Proven, prove_repairs
 from scaffold.fix.remaining import Kind, Remaining
-from scaffold.fix.repair import Repair
+from scaffold.fix.repair import Repair, apply_repairs
 from scaffold.fix.rules import find_repairs
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Proven",
     "Remaining",
     "Repair",
+    "apply_repairs",
     "describe_fix",
     "find_repairs",
     "fix_port",

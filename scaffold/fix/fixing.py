@@ -64,7 +64,10 @@ def fix_port(
         problem
         for change in changes
         for problem in check_style(
-            (change.before or b"").decode(), (change.after or b"").decode(), change.path, tree.root
+            None if change.before is None else change.before.decode(),
+            (change.after or b"").decode(),
+            change.path,
+            tree.root,
         )
     ]
     if any(problem.severity is Severity.ERROR for problem in found):

@@ -14,6 +14,7 @@ from itertools import accumulate
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
 from scaffold.edit import AddImport, apply_edits
+from scaffold.fix.unit_tests import put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
@@ -40,7 +41,7 @@ class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
     `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
-    `imports` are what the edits of `path` use.
+    `imports` are what the edits of `path` use, and `test` is a unit test for vLLM (`unit_tests`).
     """
 
     name: str
@@ -54,10 +55,7 @@ class Repair:
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
     thread: str = ""
     imports: tuple[AddImport, ...] = ()
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(edit.path or self.path for edit in self.edits)
+    test: str = ""
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -80,7 +78,7 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
         edited = apply_edits(after.decode(), imports, path=path).text
         text = format_changed(before.decode(), edited, path=path, config_root=tree.root)
         changes.append(FileChange(path, before, text.encode()))
-    return tuple(changes)
+    return (*changes, *put_tests(tree, (repair.test for repair in repairs)))
 
 
 def heirs_of(tree: SourceTree, module: str, class_name: str, repairs: Sequence[Repair]) -> tuple[str, ...]:
@@ -142,7 +140,10 @@ class Port:
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
         thread, places = _THREADS.get((name, owner.name), ""), tuple(edits)
-        return Repair(name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports)
+        test = unit_test(self, name)
+        return Repair(
+            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test
+        )
 
     def first(self, name: str) -> ast.stmt:
         """The first statement of a method behind its docstring and its imports."""
@@ -155,7 +156,8 @@ class Port:
         line = node.lineno
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
-        return self._lines(name, line, node.col_offset, lines)
+        end = self.newline(self.methods[name][0].file)
+        return TextEdit((line, 0), (line, 0), "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines).encode())
 
     def comment(self, name: str, text: str) -> TextEdit:
         """This comment in the place of the one above the first statement of a method, if there is one."""
@@ -172,11 +174,6 @@ class Port:
             TextEdit((line, 0), (line, len(text[line - 1].encode())), end.join(new).encode(), path)
             for line, new in lines.items()
         ]
-
-    def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
-        end = self.newline(self.methods[name][0].file)
-        new = "".join(f"{' ' * indent if one else ''}{one}{end}" for one in lines)
-        return TextEdit((line, 0), (line, 0), new.encode())
 
 
 def put(node: ast.expr | ast.stmt, text: str) -> TextEdit:

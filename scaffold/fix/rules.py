@@ -160,31 +160,26 @@ def _one_call(port: Port, value: ast.expr, larger: str) -> list[TextEdit]:
 
     A name that the branches alone asked for goes, too.
     """
-    body = port.function(REPLAY).body
-    for node in body:
-        if not isinstance(node, ast.If):
+    replay = port.function(REPLAY)
+    for node in replay.body:
+        inside = [one for one in ast.walk(node) if isinstance(one, ast.stmt)]
+        tests = [one.test for one in inside if isinstance(one, ast.If)]
+        calls = [one for one in inside if not isinstance(one, (ast.If, ast.Raise))]
+        said = {ast.unparse(one).replace(FRAMES, ITEMS) for one in calls}
+        if not isinstance(node, ast.If) or (len(calls), len(said)) != (2, 1):
             continue
-        tests, other = [node.test], node.orelse
-        if len(other) == 1 and isinstance(other[0], ast.If):
-            if not all(isinstance(one, ast.Raise) for one in other[0].orelse):
-                continue
-            tests, other = [*tests, other[0].test], other[0].body
-        said = {ast.unparse(one).replace(FRAMES, ITEMS) for one in (*node.body, *other)}
-        kept = [one for one in (*node.body, *other) if value in ast.walk(one)]
-        if (len(node.body), len(other), len(said), len(kept)) != (1, 1, 1, 1):
-            continue
-        asked, read = _read(*tests), _read(*body)
-        gone = [one for one in body if isinstance(one, ast.Assign) and _is_last(one.targets, asked, read)]
-        lines = [
+        [call] = (one for one in calls if value in ast.walk(one))
+        asked, read = _names(*tests), _names(replay)
+        gone = [one for one in replay.body if isinstance(one, ast.Assign) and _is_last(one.targets, asked, read)]
+        above = (
             "# The capture has offsets for the larger of both, and the manager would",
             "# fill the rest of a shorter list with zeros.",
-        ]
-        above = "".join(f"{line}{port.newline(port.methods[REPLAY][0].file)}{' ' * node.col_offset}" for line in lines)
-        (call,) = kept
+        )
         return [
-            TextEdit((node.lineno, node.col_offset), (call.lineno, call.col_offset), above.encode()),
+            TextEdit((node.lineno, node.col_offset), (call.lineno, call.col_offset), b""),
             put(value, larger),
             TextEdit(_end(call), _end(node), b""),
+            port.insert(REPLAY, node, above),
             *(TextEdit((one.lineno, 0), ((one.end_lineno or 0) + 1, 0), b"") for one in gone),
         ]
     return []
@@ -194,14 +189,14 @@ def _end(node: ast.stmt | ast.expr | ast.arg) -> Place:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _read(*nodes: ast.AST) -> Counter[str]:
+def _names(*nodes: ast.AST) -> Counter[str]:
     """How often each name is read."""
     names = (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name))
     return Counter(one.id for one in names if isinstance(one.ctx, ast.Load))
 
 
 def _is_last(targets: Sequence[ast.expr], asked: Counter[str], read: Counter[str]) -> bool:
-    """Whether nothing else reads what a statement sets."""
+    """Whether nothing but the branches reads what a statement sets."""
     return all(isinstance(one, ast.Name) and 0 < asked[one.id] == read[one.id] for one in targets)
 
 
