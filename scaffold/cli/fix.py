@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     help="Emulate this attention kernel, as in `verify`, or all that the model may have [all].",
 )
 @recipe_option
+@click.option(
+    "--with-open", is_flag=True, help="Also write repairs that an open pull request of vLLM has: not to be sent again."
+)
 @click.option("--allow-dirty", is_flag=True, help="Edit files that have uncommitted changes.")
 @click.option(
     "--text",
@@ -60,6 +63,7 @@ def command(
     check: bool,
     tail: Tail | Literal["all"],
     recipe: str | None,
+    with_open: bool,
     allow_dirty: bool,
     text: Path | None,
     into: Path | None,
@@ -68,14 +72,15 @@ def command(
 
     MODEL is a descriptor's file or the name of a shipped one, whose model has a port in the tree: use `new` where it
     has none. `fix` runs the checks of `verify --as-is`, and has rules for known faults. It keeps a repair only if a
-    failing check passes with it, no other check changes, and eager results stay the same bits.
+    failing check passes with it, no other check changes, and eager results stay the same bits. Repairs that an open
+    pull request of vLLM has are proven and named, and not written without --with-open.
 
     Runs the tree's code, tiny, on the CPU (needs the `cpu` extra): a release's own, or that of the folder. With a
     RELEASE the repair goes into a working copy, ./vllm-RELEASE, as with `new`. `revert` undoes it.
 
     Exits with 0 where no rule repairs what fails, and names it.
     """
-    from scaffold.fix import find_repairs, fix_port
+    from scaffold.fix import apply_repairs, find_repairs, fix_port
     from scaffold.protocol import TargetKind, find_model
     from scaffold.publish import require_finished
     from scaffold.workflow import load_port, tails_of
@@ -91,7 +96,8 @@ def command(
     if tail != "all" and tail not in tails_of(port, tree):
         raise click.BadParameter(f"this release's tower, or its descriptor, is not for {tail}", param_hint="--tail")
     if not (diff or check or allow_dirty):
-        files = {path for repair in find_repairs(tree, port.module, port.class_name) for path in repair.paths}
+        found = [one for one in find_repairs(tree, port.module, port.class_name) if with_open or not one.thread]
+        files = {change.path for change in apply_repairs(tree, found)}
         require_clean_place(console, place, sorted({*files, find_model(tree, port.module, port.class_name).path}))
     with StatusLine(console) as status:
 
@@ -99,14 +105,16 @@ def command(
             status.status("")
             console.note(f"{port.name}: {line}")
 
-        fix = fix_port(port, tree, tails=() if tail == "all" else (tail,), recipe=recipe, watch=status, tell=tell)
-    changes = _for_copy(fix.changes, tree, place.tree)
+        tails = () if tail == "all" else (tail,)
+        fix = fix_port(port, tree, tails=tails, recipe=recipe, with_open=with_open, watch=status, tell=tell)
+    changes = _for_copy(fix, place.tree)
     if diff:
         show_differences(console, changes)
     name = place.tree.label
     if not diff and not check:
         name = publish_at(console, place, changes, label=f"fix {port.name}", allow_dirty=allow_dirty)
     _summarise(console, fix, changes, "would change" if diff or check else "changed")
+    _name_left(console, fix)
     if text is not None and fix.changes:
         _write_text(console, fix, text)
     if check and changes:
@@ -116,11 +124,15 @@ def command(
         name_undo(console, name)
 
 
-def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree) -> tuple[FileChange, ...]:
+def _for_copy(fix: Fix, copy: SourceTree) -> tuple[FileChange, ...]:
     """The changes that are left for a working copy of the release that was run.
 
-    Raises VCG526 where the copy has another version of a file: the proof says nothing of that.
+    It may have unit tests of other repairs. Raises VCG526 where it has another version of any other file: the proof
+    says nothing of that.
     """
+    from scaffold.fix.unit_tests import UNIT_TESTS, put_tests
+
+    tree, changes = fix.tree, [change for change in fix.changes if change.path != UNIT_TESTS]
     others = [change for change in changes if copy.read_bytes(change.path) not in (change.before, change.after)]
     if others:
         raise DiagnosticError(
@@ -132,12 +144,13 @@ def _for_copy(changes: Sequence[FileChange], tree: SourceTree, copy: SourceTree)
             )
             for change in others
         )
-    return tuple(change for change in changes if copy.read_bytes(change.path) == change.before)
+    left = [change for change in changes if copy.read_bytes(change.path) == change.before]
+    return (*left, *put_tests(copy, (repair.test for repair in fix.proven.repairs)))
 
 
 def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: str) -> None:
     """A line for each repair and file, the checks before and after, and what fails in the end."""
-    from scaffold.fix import Kind, remaining
+    from scaffold.fix import Kind
     from scaffold.pull_request import changed_lines
 
     proven = fix.proven
@@ -145,7 +158,7 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
         console.result(f"{kept.repair.name}: {kept.repair.so} ({kept.repair.span}); mends {len(kept.mended)} checks")
     for change in fix.changes:
         added, removed = changed_lines(change)
-        state = verb if change in changes else "unchanged"
+        state = verb if change.path in {one.path for one in changes} else "unchanged"
         console.result(f"{state:>12}  {change.path}  (+{added} -{removed} lines)")
     now = sum(key in proven.after.defects for key in proven.before.checks)
     console.result(
@@ -156,12 +169,10 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
     )
     for repair in proven.repairs:
         if repair.thread:
-            console.note(f"{repair.thread} is an open pull request with this repair ({repair.name}): send no other")
-        if repair.wider:
-            console.note(f"{repair.wider} would mend this for all ports at once ({repair.name}): support it first")
+            console.note(f"{repair.thread} is an open pull request that mends this ({repair.name}): send no other")
     if fix.heirs:
         console.note(f"These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}")
-    left = [one for one in remaining(proven.after) if one.kind is not Kind.NO_DEFECT]
+    left = [one for one in proven.remaining if one.kind is not Kind.NO_DEFECT]
     if left:
         console.report(
             [
@@ -175,9 +186,18 @@ def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: 
                 )
             ]
         )
-    for one in remaining(proven.after):
+    for one in proven.remaining:
         if one.kind is Kind.NO_DEFECT:
             console.note(f"No defect: {one}")
+
+
+def _name_left(console: Console, fix: Fix) -> None:
+    """The repairs that are not written, and how to write them all the same."""
+    for one in fix.proven.left:
+        console.result(f"not written: {one.repair.name}; mends {len(one.mended)} checks; {one.place}")
+    if fix.proven.left:
+        run = command_line(*(word for word in console.words if word != "--check"), "--with-open")
+        console.note(f"Send no other pull request for it. To write it into a tree of your own: {run}")
 
 
 def _model_file(fix: Fix) -> str:

@@ -191,12 +191,12 @@ def command(
 
 
 def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPort, place: Place) -> None:
-    """Say that `fix` may repair what is replaced, where a rule finds its place there."""
+    """Say that `fix` may repair what is replaced, where a rule that it writes finds its place there."""
     from scaffold.fix import find_repairs
 
     port = prepared.plan.port
     repairs = find_repairs(place.tree, port.module, port.class_name) if prepared.package else ()
-    names = [f"`{repair.name}`" for repair in repairs]
+    names = [f"`{repair.name}`" for repair in repairs if not repair.thread]
     if names:
         run = command_line("fix", descriptor, "--vllm", vllm, "--diff")
         console.note(f"The port that goes may need a few lines only ({', '.join(names)}). To see them: {run}")

@@ -1,15 +1,15 @@
 """The smallest proven repair of a port that a tree has already, in the code's own names.
 
 `fix_port` runs the checks of the lab on the tree's own port, tries the rules (`rules`) that answer a failing check, and
-keeps those that a second run proves (`proof`). `remaining` says what each check that still fails means. Nothing here
-writes.
+keeps those that a second run proves (`proof`), without what vLLM has an open pull request for. `Proven.remaining` says
+what each check that still fails means. Nothing here writes.
 """
 
 from scaffold.fix.description import describe_fix, fix_title
 from scaffold.fix.fixing import Fix, fix_port
 from scaffold.fix.proof import Outcome, Proven, prove_repairs
-from scaffold.fix.remaining import Kind, Remaining, remaining
-from scaffold.fix.repair import Repair
+from scaffold.fix.remaining import Kind, Remaining
+from scaffold.fix.repair import Repair, apply_repairs
 from scaffold.fix.rules import find_repairs
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
     "Proven",
     "Remaining",
     "Repair",
+    "apply_repairs",
     "describe_fix",
     "find_repairs",
     "fix_port",
     "fix_title",
     "prove_repairs",
-    "remaining",
 ]

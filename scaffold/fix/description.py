@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaffold.fix.fixing import Fix
-from scaffold.fix.proof import Key
-from scaffold.fix.remaining import Kind, remaining
+from scaffold.fix.remaining import Key, Kind
 from scaffold.pull_request import changed_lines, open_points, under_headings
 
 
@@ -21,7 +20,7 @@ def _listed(fix: Fix) -> str:
 
 def describe_fix(fix: Fix, *, command: str) -> str:
     """The description in Markdown, under the headings of the tree's own template. `command` runs the checks again."""
-    purpose, plan, result = list(_purpose(fix)), list(_plan(command)), list(_result(fix))
+    purpose, plan, result = list(_purpose(fix)), list(_plan(fix, command)), list(_result(fix))
     notes = list(_notes(fix))
     return under_headings(fix.tree, purpose, plan, result, notes)
 
@@ -41,15 +40,23 @@ def _notes(fix: Fix) -> Iterator[str]:
         yield f"- Size: `{change.path}`, +{added} -{removed} lines."
     for repair in fix.proven.repairs:
         if repair.thread:
-            yield f"- {repair.thread} is an open pull request with this repair ({repair.name}): comment there instead."
-        if repair.wider:
-            yield f"- {repair.wider}, which is open, would mend this for all ports at once ({repair.name})."
+            yield f"- {repair.thread} is an open pull request that mends this ({repair.name}): comment there instead."
     if fix.heirs:
         yield f"- These classes run the repaired methods, too, and were not run: {', '.join(fix.heirs)}."
     yield from open_points(fix.tree, fix.port, "rules found the places, and the checks below chose among them")
 
 
-def _plan(command: str) -> Iterator[str]:
+def _plan(fix: Fix, command: str) -> Iterator[str]:
+    tests = [change.path for change in fix.changes if change.path.startswith("tests/")]
+    if tests:
+        yield "Unit tests of the repaired methods, on a CPU and without weights. Run them before the change, too:"
+        yield from ("", "```sh", *(f"pytest {path}" for path in tests), "```", "")
+    untested = ", ".join(repair.name for repair in fix.proven.repairs if not repair.test and repair.methods)
+    if untested:
+        yield from (
+            f"No unit test for {untested}: the port reads more than small stubs have, or the tree has no tests.",
+            "",
+        )
     yield "The real classes, tiny and with random weights, are driven by this tree's own manager. The CPU emulates the"
     yield "graphs, and every result is compared with `embed_multimodal`:"
     yield ""
@@ -67,12 +74,15 @@ def _result(fix: Fix) -> Iterator[str]:
     yield "| checks | failed before | now | the first failure |"
     yield "| --- | --- | --- | --- |"
     yield from _rows(fix)
-    left = remaining(after)
     for kind, heading in _HEADINGS.items():
-        lines = [f"- {one}" for one in left if one.kind is kind]
+        lines = [f"- {one}" for one in fix.proven.remaining if one.kind is kind]
+        if kind is Kind.UPSTREAM:
+            lines += [f"- {len(one.mended)} that pass with {one.repair.name}: {one.place}" for one in fix.proven.left]
         if lines:
             yield from ("", heading, "", *lines)
     yield ""
+    if any(change.path.startswith("tests/") for change in fix.changes):
+        yield "<!-- Put here what the unit tests say before and after: they were not run. -->"
     yield "<!-- The CPU shows no kernels and no speed: add a run on a GPU. -->"
 
 

@@ -40,14 +40,15 @@ def fix_port(
     *,
     tails: Sequence[Tail] = (),
     recipe: str | None = None,
+    with_open: bool = False,
     watch: Watch | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Fix:
     """Run the tree's own port and find the repairs that are proven. It runs the tree's code, and writes nothing to it.
 
     `tails` are attention kernels, all of the model's by default. The tree's eager results are the oracle: each repair
-    is laid over the tree and compared with it. Raises `DiagnosticError` where the port cannot be run, and RefusedResult
-    where the tree's own ruff refuses the files.
+    is laid over the tree and compared with it. `with_open`: also write repairs that an open pull request of vLLM has.
+    Raises `DiagnosticError` where the port cannot be run, RefusedResult where the tree's own ruff refuses the files.
     """
     requests = numeric_requests(port, tree, tails=tails or tails_of(port, tree), as_is=True, recipe=recipe)
 
@@ -56,13 +57,17 @@ def fix_port(
         return check_numerics_all([replace(request, overlay=overlay) for request in requests], watch=watch)
 
     with keep_warm():
-        proven = prove_repairs(find_repairs(tree, port.module, port.class_name), run, tell=tell)
+        repairs = find_repairs(tree, port.module, port.class_name)
+        proven = prove_repairs(repairs, run, with_open=with_open, tell=tell)
     changes = apply_repairs(tree, proven.repairs)
     found = [
         problem
         for change in changes
         for problem in check_style(
-            (change.before or b"").decode(), (change.after or b"").decode(), change.path, tree.root
+            None if change.before is None else change.before.decode(),
+            (change.after or b"").decode(),
+            change.path,
+            tree.root,
         )
     ]
     if any(problem.severity is Severity.ERROR for problem in found):

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.fix.remaining import Kind, judge
+from scaffold.fix.remaining import Key, Kind, Remaining, judge, remaining
 from scaffold.fix.repair import Repair
 from scaffold.verify.numeric import TAILS, Check, NumericReport
-
-#: Attention kernel, modality and name of a check.
-Key = tuple[str, str, str]
 
 _OFFSETS = "no attention sequence has a negative length"
 
@@ -67,34 +64,62 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Kept:
-    """A repair, and the checks that failed without it and pass with it."""
+    """A repair, the checks that failed without it and pass with it, and all checks with it and those before."""
 
     repair: Repair
     mended: tuple[Key, ...]
+    after: Outcome
+
+    @property
+    def place(self) -> str:
+        """Where else the repair is, of one that is left."""
+        thread = self.repair.thread
+        return f"{thread} is an open pull request that has it" if thread else "it needs the one before"
 
 
 @dataclass(frozen=True)
 class Proven:
-    """The checks before any repair and with all that are kept, the same outcome where none is."""
+    """The checks before any repair, and the repairs that are kept.
+
+    `left` are proven on top of those and not written: open pull requests of vLLM have them, or they need one that has.
+    """
 
     before: Outcome
-    after: Outcome
     kept: tuple[Kept, ...]
+    left: tuple[Kept, ...] = ()
+
+    @property
+    def after(self) -> Outcome:
+        """The checks with all that are kept."""
+        return self.kept[-1].after if self.kept else self.before
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
         return tuple(kept.repair for kept in self.kept)
+
+    @property
+    def remaining(self) -> tuple[Remaining, ...]:
+        """The meaning of what still fails, without what `left` mends."""
+        mended = {key for one in self.left for key in one.mended}
+        return remaining({key: check for key, check in self.after.failing.items() if key not in mended})
 
 
 #: Runs the checks with these repairs in the tree; without any, on the tree as it is.
 Run = Callable[[Sequence[Repair]], tuple[NumericReport, ...]]
 
 
-def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], None] = lambda text: None) -> Proven:
+def prove_repairs(
+    repairs: Sequence[Repair],
+    run: Run,
+    *,
+    with_open: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Proven:
     """Try the repairs that answer a failing check, one after the other, on top of those that are kept.
 
-    A failing check shows its first fault only. So what is dropped is tried again after another repair was kept.
-    `tell` gets a line for each decision. Raises `DiagnosticError` where the tree's own port cannot be run.
+    Those that an open pull request of vLLM has come last, and are left unless `with_open`. A failing check shows its
+    first fault only. So what is dropped is tried again after another repair was kept. `tell` gets a line for each
+    decision. Raises `DiagnosticError` where the tree's own port cannot be run.
     """
     before = now = Outcome(run(()))
     for report in before.reports:
@@ -102,7 +127,7 @@ def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], 
             raise DiagnosticError(report.failure)
     tell(before.verdict)
     kept: list[Kept] = []
-    pending = list(repairs)
+    pending = sorted(repairs, key=lambda repair: bool(repair.thread))
     while pending:
         for repair in pending:
             if not any(repair.answers(check) for check in now.failing.values()):
@@ -113,14 +138,15 @@ def prove_repairs(repairs: Sequence[Repair], run: Run, *, tell: Callable[[str], 
                 tell(f"`{repair.name}` is not kept: {reason}")
                 continue
             mended = _mended(now, after)
-            kept.append(Kept(repair, mended))
+            kept.append(Kept(repair, mended, after))
             tell(f"`{repair.name}` mends {len(mended)} checks: {repair.so}, {repair.span}")
             now = after
             pending.remove(repair)
             break
         else:
             pending = []
-    return Proven(before, now, tuple(kept))
+    own = next((index for index, one in enumerate(kept) if one.repair.thread and not with_open), len(kept))
+    return Proven(before, tuple(kept[:own]), tuple(kept[own:]))
 
 
 def _mended(before: Outcome, after: Outcome) -> tuple[Key, ...]:

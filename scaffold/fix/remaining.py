@@ -6,15 +6,14 @@ for the text of a pull request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from scaffold.verify.numeric import Check
 
-if TYPE_CHECKING:
-    from scaffold.fix.proof import Outcome
+#: Attention kernel, modality and name of a check.
+Key = tuple[str, str, str]
 
 
 class Kind(Enum):
@@ -41,10 +40,10 @@ class Remaining:
         return f"{self.code}, {self.count} checks on {', '.join(self.kernels)}: {names}: {self.said}"
 
 
-def remaining(outcome: Outcome) -> tuple[Remaining, ...]:
-    """The failing checks of an outcome, grouped: defects first, then what is open upstream, then what is none."""
+def remaining(failing: Mapping[Key, Check]) -> tuple[Remaining, ...]:
+    """Failing checks in groups: defects first, then what is open upstream, then what is none."""
     found: dict[tuple[Kind, str, str], list[tuple[str, str]]] = {}
-    for (kernel, modality, name), check in outcome.failing.items():
+    for (kernel, modality, name), check in failing.items():
         kind, reason = judge(check)
         said = reason or check.detail
         found.setdefault((kind, check.code, said), []).append((kernel, f"{modality} {name}"))

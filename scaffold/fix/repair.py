@@ -13,6 +13,8 @@ from itertools import accumulate
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
+from scaffold.edit import AddImport, apply_edits
+from scaffold.fix.unit_tests import put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
@@ -38,8 +40,8 @@ class TextEdit:
 class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM with the same repair,
-    and `wider` one that would mend the fault for all ports at once.
+    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
+    `imports` are what the edits of `path` use, and `test` is a unit test for vLLM (`unit_tests`).
     """
 
     name: str
@@ -51,15 +53,9 @@ class Repair:
     what: str
     so: str
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
-    wider: str = ""
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(edit.path or self.path for edit in self.edits)
-
-    @property
-    def thread(self) -> str:
-        return _THREADS.get((self.name, self.class_name), "")
+    thread: str = ""
+    imports: tuple[AddImport, ...] = ()
+    test: str = ""
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -78,9 +74,11 @@ def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChan
         for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
             start, end = (starts[line - 1] + column for line, column in (edit.start, edit.end))
             after = after[:start] + edit.new + after[end:]
-        text = format_changed(before.decode(), after.decode(), path=path, config_root=tree.root)
+        imports = [one for repair in repairs if repair.path == path for one in repair.imports]
+        edited = apply_edits(after.decode(), imports, path=path).text
+        text = format_changed(before.decode(), edited, path=path, config_root=tree.root)
         changes.append(FileChange(path, before, text.encode()))
-    return tuple(changes)
+    return (*changes, *put_tests(tree, (repair.test for repair in repairs)))
 
 
 def heirs_of(tree: SourceTree, module: str, class_name: str, repairs: Sequence[Repair]) -> tuple[str, ...]:
@@ -132,6 +130,7 @@ class Port:
         what: str,
         so: str,
         answers: Callable[[Check], bool],
+        imports: tuple[AddImport, ...] = (),
     ) -> Repair | None:
         """None where the methods are of several classes, which no edit of one file mends."""
         methods = [methods] if isinstance(methods, str) else methods
@@ -140,11 +139,11 @@ class Port:
             return None
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
-        return Repair(name, module.file, owner.name, tuple(methods), span, tuple(edits), what, so, answers)
-
-    def before_body(self, name: str, lines: Sequence[str]) -> TextEdit:
-        """These lines as the first ones of a method, behind its docstring and its imports."""
-        return self.insert(name, self.first(name), lines)
+        thread, places = _THREADS.get((name, owner.name), ""), tuple(edits)
+        test = unit_test(self, name)
+        return Repair(
+            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test
+        )
 
     def first(self, name: str) -> ast.stmt:
         """The first statement of a method behind its docstring and its imports."""
@@ -157,7 +156,8 @@ class Port:
         line = node.lineno
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
-        return self._lines(name, line, node.col_offset, lines)
+        end = self.newline(self.methods[name][0].file)
+        return TextEdit((line, 0), (line, 0), "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines).encode())
 
     def comment(self, name: str, text: str) -> TextEdit:
         """This comment in the place of the one above the first statement of a method, if there is one."""
@@ -174,11 +174,6 @@ class Port:
             TextEdit((line, 0), (line, len(text[line - 1].encode())), end.join(new).encode(), path)
             for line, new in lines.items()
         ]
-
-    def _lines(self, name: str, line: int, indent: int, lines: Sequence[str]) -> TextEdit:
-        end = self.newline(self.methods[name][0].file)
-        new = "".join(f"{' ' * indent if one else ''}{one}{end}" for one in lines)
-        return TextEdit((line, 0), (line, 0), new.encode())
 
 
 def put(node: ast.expr | ast.stmt, text: str) -> TextEdit:

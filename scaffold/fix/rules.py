@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from scaffold.edit import AddImport
 from scaffold.fix.remaining import too_many_frames
-from scaffold.fix.repair import Port, Repair, TextEdit, find_heirs, put
+from scaffold.fix.repair import Place, Port, Repair, TextEdit, find_heirs, put
 from scaffold.plan import manager
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
@@ -77,18 +78,21 @@ def _capture_rounds_up(port: Port) -> Repair | None:
     """`token_budget // max_batch_size` in the capture: items of one size fill less than the budget, and one may need
     all of it.
     """
-    quotients = filter(None, map(_quotient, ast.walk(port.function(CAPTURE))))
-    edits = [put(node, f"({BUDGET} + {ITEMS} - 1) // {ITEMS}") for node in quotients if _is(node.right, ITEMS)]
-    if not edits:
+    capture = port.function(CAPTURE)
+    places = [node for node in map(_quotient, ast.walk(capture)) if node is not None and _is(node.right, ITEMS)]
+    if not places:
         return None
+    *_, statement = (one for one in ast.walk(capture) if isinstance(one, ast.stmt) and places[0] in ast.walk(one))
+    comment = port.insert(CAPTURE, statement, ["# Use ceil: one item may need the whole budget."])
     return port.repair(
         "capture rounds up",
         CAPTURE,
-        edits,
+        [*(put(node, f"cdiv({BUDGET}, {ITEMS})") for node in places), comment],
         "the capture shares its budget out among items and rounds down, so a replay that fills the budget is longer "
         "than the graph's buffers",
         f"`{BUDGET} // {ITEMS}` rounds up",
         lambda check: check.code == "VCG654" and ROUND_UP in check.detail,
+        imports=(AddImport("vllm.utils.math_utils", "cdiv"),),
     )
 
 
@@ -139,15 +143,61 @@ def _pad_as_captured(port: Port) -> Repair | None:
     if method != other or method not in {ast.dump(call.func) for call in both}:
         return None
     larger = f"max({ITEMS}, {FRAMES})"
+    [value] = (keyword.value for _, keyword in pads if keyword.arg == FRAMES)
     return port.repair(
         "pad as captured",
         REPLAY,
-        [put(keyword.value, larger) for _, keyword in pads],
+        _one_call(port, value, larger) or [put(keyword.value, larger) for _, keyword in pads],
         "a replay pads its sequences differently for images and for videos, and the capture for both: behind a "
         "list of offsets that is too short the manager leaves zeros",
         f"both pad to `{larger}`, as the capture does",
         lambda check: check.code == "VCG665" or SECTIONS in check.detail,
     )
+
+
+def _one_call(port: Port, value: ast.expr, larger: str) -> list[TextEdit]:
+    """One call with the larger number in the place of two branches that are the same but for it; empty for others.
+
+    A name that the branches alone asked for goes, too.
+    """
+    replay = port.function(REPLAY)
+    for node in replay.body:
+        inside = [one for one in ast.walk(node) if isinstance(one, ast.stmt)]
+        tests = [one.test for one in inside if isinstance(one, ast.If)]
+        calls = [one for one in inside if not isinstance(one, (ast.If, ast.Raise))]
+        said = {ast.unparse(one).replace(FRAMES, ITEMS) for one in calls}
+        if not isinstance(node, ast.If) or (len(calls), len(said)) != (2, 1):
+            continue
+        [call] = (one for one in calls if value in ast.walk(one))
+        asked, read = _names(*tests), _names(replay)
+        gone = [one for one in replay.body if isinstance(one, ast.Assign) and _is_last(one.targets, asked, read)]
+        above = (
+            "# The capture has offsets for the larger of both, and the manager would",
+            "# fill the rest of a shorter list with zeros.",
+        )
+        return [
+            TextEdit((node.lineno, node.col_offset), (call.lineno, call.col_offset), b""),
+            put(value, larger),
+            TextEdit(_end(call), _end(node), b""),
+            port.insert(REPLAY, node, above),
+            *(TextEdit((one.lineno, 0), ((one.end_lineno or 0) + 1, 0), b"") for one in gone),
+        ]
+    return []
+
+
+def _end(node: ast.stmt | ast.expr | ast.arg) -> Place:
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def _names(*nodes: ast.AST) -> Counter[str]:
+    """How often each name is read."""
+    names = (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name))
+    return Counter(one.id for one in names if isinstance(one.ctx, ast.Load))
+
+
+def _is_last(targets: Sequence[ast.expr], asked: Counter[str], read: Counter[str]) -> bool:
+    """Whether nothing but the branches reads what a statement sets."""
+    return all(isinstance(one, ast.Name) and 0 < asked[one.id] == read[one.id] for one in targets)
 
 
 def _bound_in_rows(port: Port) -> Repair | None:
@@ -384,8 +434,7 @@ def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> I
 
 
 def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
-    end = (node.end_lineno or 0, node.end_col_offset or 0)
-    return TextEdit(end, end, f", {text}".encode(), path)
+    return TextEdit(_end(node), _end(node), f", {text}".encode(), path)
 
 
 def _embeds_fields(port: Port) -> list[str]:

@@ -15,21 +15,24 @@ from cli_scene import PROTOCOL, contents
 from test_new import make_repository
 from test_verify import BAD, SMALL
 
+from scaffold.fix.unit_tests import UNIT_TESTS
 from scaffold.verify.numeric import NumericReport, runner
-from scaffold.verify.numeric.reports import FROZEN, Check
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, Check
 
 pytestmark = pytest.mark.trees
 
 KIMI = "vllm/model_executor/models/kimi_vl.py"
-IDEFICS = "vllm/model_executor/models/idefics3.py"
 WRONG = b"max_seqlen_override=token_budget,"
 MENDED = b"max_seqlen_override=token_budget * kh * kw,"
 LONG = replace(BAD, detail=f"an attention sequence has 256 rows, {FROZEN} 64")
 SHORT = Check("a context of 63 tokens", "image", False, code="VCG662")
+#: vLLM's manager that does not answer None for precomputed embeddings.
+NOT_READY = b'''    ) -> list[torch.Tensor]:
+        """Execute encoder using'''
 EAGER = Check("eager unchanged: small", "image", True, 0.0, 0.0, code="VCG651")
 EMBEDS = Check("precomputed embeddings, one item", "image", False, detail="KeyError", code="VCG660")
 
-#: A lab that looks into the file: the bound is wrong or right there, and each has its checks.
+#: A lab that counts the faults in the files: the bound is wrong or right there, and each has its checks.
 CHILD = """
 import json, pathlib, sys
 def say(**event): print(json.dumps(event), flush=True)
@@ -38,20 +41,16 @@ reports = json.loads({reports!r})
 for line in sys.stdin:
     request = json.loads(line)
     root = pathlib.Path(request["changed_root" if request["changed_modules"] else "root"])
-    wrong = {wrong!r} in (root / {path!r}).read_bytes()
-    say(event="report", data=reports["wrong" if wrong else "right"])
+    found = sum(fault in (root / path).read_bytes() for path, fault in {faults!r})
+    say(event="report", data=reports[found])
     say(event="ended", status=0)
 """
 
 
-def lab(
-    monkeypatch, wrong: tuple[Check, ...], right: tuple[Check, ...], path: str = KIMI, fault: bytes = WRONG
-) -> None:
-    reports = {
-        name: NumericReport("kimi_vl", "", "fa2", checks, hits=1, sequences=9).to_json()
-        for name, checks in (("wrong", wrong), ("right", right))
-    }
-    script = CHILD.format(reports=json.dumps(reports), wrong=fault, path=path)
+def lab(monkeypatch, *checks: tuple[Check, ...], faults: tuple[tuple[str, bytes], ...] = ((KIMI, WRONG),)) -> None:
+    """`checks` of the port with all faults, with one less, and so on."""
+    reports = [NumericReport("kimi_vl", "", "fa2", one, hits=1, sequences=9).to_json() for one in checks[::-1]]
+    script = CHILD.format(reports=json.dumps(reports), faults=faults)
     monkeypatch.setattr(runner._Child, "command", (sys.executable, "-c", script))
 
 
@@ -145,38 +144,88 @@ def test_the_text_claims_the_repairs_and_says_what_still_fails(run, tree, monkey
     assert "These checks still fail:" not in text
     assert f"`{KIMI}`, +1 -1 lines" in text
     assert "vitcg-scaffold verify kimi_vl --vllm . --as-is --tail all" in text
+    assert "No unit test for bound in rows: the port reads more than small stubs have, or the tree has no" in text
+    assert "Put here what the unit tests say" not in text
     Path("pr.md").unlink()
     assert run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md").code == 0
     assert not Path("pr.md").exists(), "there is nothing to claim"
 
 
-def test_an_open_pull_request_and_the_subclasses_are_named(run, copied_tree, monkeypatch):
+def test_what_an_open_pull_request_has_is_named_and_written_on_request_only(run, copied_tree, monkeypatch):
     path = "vllm/model_executor/models/step3_vl.py"
     heir = "vllm/model_executor/models/step_vl.py"
     alias = Check("a: mixed", "image", False, detail="it aliases the graph's memory", code="VCG658")
-    lab(monkeypatch, (SMALL, alias), (SMALL, replace(alias, passed=True), EAGER), path, b"len(parts) > 1 else parts[0]")
+    wrong, right = (SMALL, alias), (SMALL, replace(alias, passed=True), EAGER)
+    lab(monkeypatch, wrong, right, faults=((path, b"len(parts) > 1 else parts[0]"),))
     tree = copied_tree("0.33.0", "pyproject.toml", path, heir, *PROTOCOL).root
 
-    done = run("fix", "step3_vl", "--vllm", tree, "--text", "pr.md")
+    before = contents(tree)
+    left = run("fix", "step3_vl", "--vllm", tree, "--text", "pr.md")
+    assert (left.code, contents(tree), Path("pr.md").exists()) == (0, before, False), left.err
+    assert left.out.splitlines() == [
+        "step3_vl: nothing to repair, 2 of 6 checks fail",
+        "not written: copy on clone; mends 2 checks; vllm-project/vllm#52115 is an open pull request that has it",
+    ]
+    assert f"fix step3_vl --vllm {tree} --text pr.md --with-open" in left.err
+    assert "VCG528" not in left.err, "no defect that needs a hand"
+    assert run("fix", "step3_vl", "--vllm", tree, "--check").code == 0
+    shown = run("fix", "step3_vl", "--vllm", tree, "--diff")
+    assert (shown.out, "not written: copy on clone" in shown.err) == ("", True)
+    assert run("fix", "step3_vl", "--vllm", tree, "--check", "--with-open").code == 1
+
+    done = run("fix", "step3_vl", "--vllm", tree, "--text", "pr.md", "--with-open")
 
     assert done.code == 0, done.err
-    assert "vllm-project/vllm#52115 is an open pull request with this repair (copy on clone): send no other" in done.err
+    said = "vllm-project/vllm#52115 is an open pull request that mends this (copy on clone)"
+    assert f"{said}: send no other" in done.err
     assert "These classes run the repaired methods, too, and were not run: StepVLForConditionalGeneration" in done.err
     text = Path("pr.md").read_text()
-    assert "- vllm-project/vllm#52115 is an open pull request with this repair (copy on clone)" in text
+    assert f"- {said}: comment there instead." in text
     assert "too, and were not run: StepVLForConditionalGeneration." in text
 
 
-def test_a_thread_that_would_mend_all_ports_is_named(run, copied_tree, monkeypatch):
-    path = "vllm/v1/worker/encoder_cudagraph.py"
-    wrong = b'    ) -> list[torch.Tensor]:\n        """Execute encoder using'
-    lab(monkeypatch, (SMALL, EMBEDS), (SMALL, replace(EMBEDS, passed=True), EAGER), path, wrong)
-    tree = copied_tree("0.33.0", "pyproject.toml", IDEFICS, *PROTOCOL).root
-    done = run("fix", "idefics3", "--vllm", tree, "--text", "pr.md")
+def test_the_text_names_what_is_left_to_an_open_pull_request(run, copied_tree, monkeypatch):
+    """Here the repair of one port is written, and that of vLLM's manager is not."""
+    path = "vllm/model_executor/models/glm4_1v.py"
+    fields = path.replace("glm4_1v", "qwen2_vl")  # of its processor
+    tree = copied_tree("0.33.0", "pyproject.toml", path, fields, *PROTOCOL).root
+    short = replace(LONG, detail=ROUND_UP, code="VCG654")
+    longer = replace(short, passed=True)
+    lab(
+        monkeypatch,
+        (SMALL, short, EMBEDS),
+        (SMALL, longer, EMBEDS, EAGER),
+        (SMALL, longer, replace(EMBEDS, passed=True), EAGER),
+        faults=((path, b"= token_budget // max_batch_size"), ("vllm/v1/worker/encoder_cudagraph.py", NOT_READY)),
+    )
+    done = run("fix", "glm4_1v", "--vllm", tree, "--tail", "fa2", "--text", "pr.md")
     assert done.code == 0, done.err
-    said = "vllm-project/vllm#58122 would mend this for all ports at once (embeddings run eagerly): support it first"
-    assert said in done.err
-    assert "- vllm-project/vllm#58122, which is open, would mend this" in Path("pr.md").read_text()
+    assert "not written: embeddings run eagerly; mends 1 checks; vllm-project/vllm#58122 is an open" in done.out
+    text = Path("pr.md").read_text()
+    heading = "These checks still fail, and have threads of their own:"
+    assert f"{heading}\n\n- 1 that pass with embeddings run eagerly: vllm-project/vllm#58122 is an open pull" in text
+    assert "vllm/v1/worker/encoder_cudagraph.py" not in text
+    assert text.count("VCG660") == 0
+
+
+def test_a_unit_test_comes_with_a_repair(run, copied_tree, mends):
+    """In the file that another repair has begun, too, and the text names it."""
+    first = f"{UNIT_TESTS.rpartition('/')[0]}/__init__.py"
+    tree = copied_tree("0.33.0", "pyproject.toml", KIMI, first, *PROTOCOL).root
+    (tree / UNIT_TESTS).write_text("# SPDX-License-Identifier: Apache-2.0\n\n\ndef test_other():\n    pass\n")
+
+    done = run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md")
+
+    assert done.code == 0, done.err
+    tests = (tree / UNIT_TESTS).read_text()
+    assert "def test_other()" in tests
+    assert "def test_kimi_vl_capture_bounds_a_sequence_by_its_patches()" in tests
+    assert "from vllm.model_executor.models.kimi_vl import KimiVLForConditionalGeneration\n" in tests
+    text = Path("pr.md").read_text()
+    assert f"```sh\npytest {UNIT_TESTS}\n```" in text
+    assert "Put here what the unit tests say before and after: they were not run." in text
+    assert run("revert", tree).code == 0
+    assert "kimi" not in (tree / UNIT_TESTS).read_text()
 
 
 def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, mends):
@@ -186,9 +235,13 @@ def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, men
     copy = Path("vllm-0.33.0")
     assert MENDED in (copy / KIMI).read_bytes()
     assert WRONG in (release / KIMI).read_bytes()
-    again = run("fix", "kimi_vl", "--vllm", "0.33.0")
+    # The file of unit tests may have those of other models, and no proof is of it.
+    own = (copy / UNIT_TESTS).read_text()
+    (copy / UNIT_TESTS).write_text(f"{own}\n\ndef test_other():\n    pass\n")
+    again = run("fix", "kimi_vl", "--vllm", "0.33.0", "--allow-dirty")
     assert again.code == 0, again.err
     assert f"unchanged  {KIMI}" in again.out, "the release has the fault, and the copy its repair"
+    assert f"unchanged  {UNIT_TESTS}" in again.out
     assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check", "--into", copy).code == 0
     assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check").code == 1, "the release itself"
 
@@ -234,7 +287,8 @@ def test_a_replacement_names_the_fix_where_there_is_a_place_for_one(run, release
     assert (
         "a few lines only (`bound in rows`). To see them: vitcg-scaffold fix kimi_vl --vllm 0.33.0 --diff" in named.err
     )
-    assert "a few lines only" not in run("new", "lfm2_vl", "--vllm", "0.33.0", "--replace", "--diff").err
+    for none in ("lfm2_vl", "idefics3"):  # the second one's is in an open pull request
+        assert "a few lines only" not in run("new", none, "--vllm", "0.33.0", "--replace", "--diff").err
 
 
 @pytest.mark.lab

@@ -18,9 +18,9 @@ Codes = dict[str, str]
 RIGHT: Codes = {"a": "", "b": "", "c": ""}
 
 
-def repair(name: str, *codes: str) -> Repair:
+def repair(name: str, *codes: str, thread: str = "") -> Repair:
     span = Span("m.py", 1, 1, 1, 2)
-    return Repair(name, "m.py", "C", ("m",), span, (), "wrong", "right", lambda check: check.code in codes)
+    return Repair(name, "m.py", "C", ("m",), span, (), "wrong", "right", lambda check: check.code in codes, thread)
 
 
 def report(codes: Codes, tail: str = "fa2", *, eager: bool = False, negative: int = 0) -> NumericReport:
@@ -44,6 +44,7 @@ class Lab:
 
 
 R, S = repair("r", "VCG654"), repair("s", "VCG650")
+OPEN = repair("open", "VCG658", thread="#1")
 
 
 def test_a_repair_that_mends_is_kept():
@@ -106,6 +107,32 @@ def test_what_was_dropped_is_tried_again_on_top_of_another():
     assert [one.name for one in proven.repairs] == ["s", "r"]
 
 
+def test_what_an_open_pull_request_has_comes_last_and_is_left():
+    """And with it what mends nothing before it. It is proven all the same, and no defect any more."""
+    table: dict[str, Codes | NumericReport] = {
+        "": {"a": "VCG654", "b": "VCG650", "c": "VCG658"}, "r": {"a": "VCG654", "b": "VCG650", "c": "VCG658"},
+        "s": {"a": "VCG654", "c": "VCG658"}, "s+r": {"a": "VCG654", "c": "VCG658"}, "s+open": {"a": "VCG654"},
+        "s+open+r": {},
+    }  # fmt: skip
+    proven = prove_repairs([OPEN, R, S], lab := Lab(table))
+    assert lab.asked == ["", "r", "s", "s+r", "s+open", "s+open+r"]
+    assert [one.name for one in proven.repairs] == ["s"]
+    assert [(one.repair.name, one.mended) for one in proven.left] == [
+        ("open", (("fa2", "image", "c"),)), ("r", (("fa2", "image", "a"),)),
+    ]  # fmt: skip
+    assert [one.place for one in proven.left] == ["#1 is an open pull request that has it", "it needs the one before"]
+    assert ([*proven.after.failing.values()] != [], proven.remaining) == (True, ())
+
+    both = prove_repairs([OPEN, R, S], Lab(table), with_open=True)
+    assert ([one.name for one in both.repairs], both.left) == (["s", "open", "r"], ())
+    assert both.after == proven.left[-1].after
+
+
+def test_an_open_pull_request_whose_repair_is_wrong_here_mends_nothing():
+    proven = prove_repairs([OPEN], Lab({"": {"c": "VCG658"}, "open": {"a": "VCG650"}}))
+    assert (proven.kept, proven.left, [one.kind for one in proven.remaining]) == ((), (), [Kind.DEFECT])
+
+
 def test_a_repair_on_top_must_keep_the_eager_bits_of_the_run_before():
     lab = Lab({"": {"a": "VCG654", "b": "VCG650"}, "r": {"b": "VCG650"}, "r+s": report(RIGHT)})
     lines: list[str] = []
@@ -160,7 +187,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("check", "kind"), KINDS)
 def test_what_a_failing_check_means(check, kind):
-    (found,) = remaining(Outcome((NumericReport("m", "", "fa2", (check,)),)))
+    (found,) = remaining(Outcome((NumericReport("m", "", "fa2", (check,)),)).failing)
     assert found.kind is kind
 
 
@@ -170,6 +197,7 @@ def test_what_remains_is_grouped_with_defects_first():
         Check("one", "image", False, detail="alias", code="VCG658"),
         Check("two", "image", False, detail="alias", code="VCG658"),
     )
-    found = remaining(Outcome((NumericReport("m", "", "fa2", checks), NumericReport("m", "", "fa3", checks[1:2]))))
+    outcome = Outcome((NumericReport("m", "", "fa2", checks), NumericReport("m", "", "fa3", checks[1:2])))
+    found = remaining(outcome.failing)
     assert str(found[0]) == "VCG658, 3 checks on fa2, fa3: image one (and 1 more): alias"
     assert [one.kind for one in found] == [Kind.DEFECT, Kind.NO_DEFECT]

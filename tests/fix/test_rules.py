@@ -9,6 +9,7 @@ import pytest
 from scaffold.changes import FileChange, unified_lines
 from scaffold.fix.repair import Repair, apply_repairs, heirs_of
 from scaffold.fix.rules import find_repairs
+from scaffold.fix.unit_tests import UNIT_TESTS
 from scaffold.plan.manager import MANAGER_TESTS
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Check
@@ -60,10 +61,22 @@ def with_text(tree: SourceTree, path: str, old: str, new: str) -> SourceTree:
 
 
 LARGER = "max(max_batch_size, max_frames_per_batch)"
-PADS = (
-    ["max_batch_size=max_batch_size,", "max_frames_per_batch=max_frames_per_batch,"],
-    [f"max_batch_size={LARGER},", f"max_frames_per_batch={LARGER},"],
-)
+WHY = [
+    "# The capture has offsets for the larger of both, and the manager would",
+    "# fill the rest of a shorter list with zeros.",
+]
+ENCODE = ["metadata = self.visual.prepare_encoder_metadata(", "grid_thw_list,"]
+ONE_BRANCH = [
+    "modality = self.get_input_modality(mm_kwargs)", 'if modality == "image":', *ENCODE,
+    "max_batch_size=max_batch_size,", ")",
+]  # fmt: skip
+OTHER = [*ENCODE, "max_frames_per_batch=max_frames_per_batch,", ")"]
+NEITHER = ["else:", 'raise AssertionError("This line should be unreachable.")']
+BRANCHES = {
+    "qwen2_vl": [*ONE_BRANCH, "else:", *OTHER],
+    "glm4_1v": [*ONE_BRANCH, 'elif modality == "video":', *OTHER, *NEITHER],
+}
+BRANCHES["qwen3_vl"] = BRANCHES["glm4_1v"]
 EMBEDS = [
     ") -> list[torch.Tensor] | None:", "List of encoder outputs (one per item), or None if they are precomputed.",
     "# Precomputed embeddings need no encoder: the runner calls `embed_multimodal`.",
@@ -96,9 +109,16 @@ PLACES = [
         "glm4_1v",
         "capture rounds up",
         ["per_mm_item_output = token_budget // max_batch_size"],
-        ["per_mm_item_output = (token_budget + max_batch_size - 1) // max_batch_size"],
+        [
+            "from vllm.utils.math_utils import cdiv",
+            "# Use ceil: one item may need the whole budget.",
+            "per_mm_item_output = cdiv(token_budget, max_batch_size)",
+        ],
     ),
-    *((model, "pad as captured", *PADS) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
+    *(
+        (model, "pad as captured", gone, [*WHY, *ENCODE, f"max_frames_per_batch={LARGER},", ")"])
+        for model, gone in BRANCHES.items()
+    ),
     *(
         (model, "embeddings run eagerly", BEFORE, EMBEDS)
         for model in ("deepseek_vl2", "idefics3", "minicpmv", "qwen2_vl")
@@ -197,6 +217,37 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "qwen3_vl": ["pad as captured", embeds, frames],
         "step3_vl": ["copy on clone", "no sharding inside"],
     }
+
+
+VIDEO_CALL = "grid_thw_list,\n                max_frames_per_batch=max_frames_per_batch,"
+NEXT = '        else:\n            raise AssertionError("This line should be unreachable.")\n\n        values '
+#: what one branch has beside the padding: both stay, and each pads to the larger number
+BOTH_STAY = {
+    "another argument": (VIDEO_CALL, VIDEO_CALL + " device=None,"),
+    "another statement": (NEXT, f"            del modality\n{NEXT}"),
+    "a third way": (NEXT, NEXT.replace("raise AssertionError(", "metadata = dict(").replace('("', '(a="')),
+}
+
+
+@pytest.mark.parametrize("why", BOTH_STAY)
+def test_branches_that_differ_stay(release_tree, why):
+    tree = release_tree("0.33.0")
+    text = tree.read(GLM)
+    place = text.index("def prepare_encoder_cudagraph_replay_buffers(")
+    old, new = BOTH_STAY[why]
+    assert old in text[place:]
+    tree = tree.with_files({GLM: (text[:place] + text[place:].replace(old, new, 1)).encode()})
+    repair = found_in(tree, "glm4_1v")["pad as captured"]
+    assert [edit.new.decode() for edit in repair.edits] == [LARGER, LARGER]
+
+
+def test_a_name_that_something_else_reads_stays(release_tree):
+    tree = with_text(
+        release_tree("0.33.0"), QWEN, "        values = metadata | {\n            \"pixel_values\": self._get",
+        "        logger.debug(modality)\n        values = metadata | {\n            \"pixel_values\": self._get",
+    )  # fmt: skip
+    change, _ = apply_repairs(tree, [found_in(tree, "qwen2_vl")["pad as captured"]])
+    assert changed(change)[0] == BRANCHES["qwen2_vl"][1:]
 
 
 def test_older_releases_have_their_own_places(release_tree):
@@ -321,7 +372,8 @@ SHARDED = {
 def test_a_parameter_goes_through_all_files_to_the_switch(release_tree, model):
     tree = release_tree("0.33.0")
     changes = apply_repairs(tree, [repairs_of(tree, model)["no sharding inside"]])
-    assert {change.path.rpartition("/")[2]: changed(change)[1] for change in changes} == SHARDED[model]
+    found = {change.path.rpartition("/")[2]: changed(change)[1] for change in changes if change.path != UNIT_TESTS}
+    assert found == SHARDED[model]
     mended = tree.with_files({change.path: change.after or b"" for change in changes})
     assert "no sharding inside" not in found_in(mended, model)
 
@@ -346,7 +398,7 @@ def test_the_repairs_of_a_file_go_together(release_tree):
     ]
     changes = apply_repairs(tree, repairs)
     assert {*apply_repairs(tree, repairs[::-1])} == {*changes}
-    assert [change.path for change in changes] == [GLM, MANAGER, MANAGER_TESTS]
+    assert [change.path for change in changes] == [GLM, MANAGER, MANAGER_TESTS, UNIT_TESTS]
     repaired = tree.with_files({change.path: change.after or b"" for change in changes})
     assert find_repairs(repaired, "glm4_1v", "Glm4vForConditionalGeneration") == ()
 
@@ -380,6 +432,7 @@ def test_the_heirs_are_those_that_run_the_repaired_method(release_tree):
 def test_a_repair_that_vllm_has_a_pull_request_for_names_it(release_tree):
     tree = release_tree("0.33.0")
     assert repairs_of(tree, "step3_vl")["copy on clone"].thread == "vllm-project/vllm#52115"
+    assert repairs_of(tree, "qwen2_vl")["embeddings run eagerly"].thread == "vllm-project/vllm#58122"
     assert repairs_of(tree, "kimi_vl")["bound in rows"].thread == ""
 
 
