@@ -118,6 +118,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         embeds_nothing=_embeds_nothing(family),
         embeds_are_cast=port.embeds is not None and any(is_cast(owner, port.embeds) for _, owner in family),
         optional=_optional(family),
+        on_host=_on_host(family),
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
@@ -264,6 +265,22 @@ def _copies(port: AnyPort, program: Program, family: Family, tree: SourceTree, f
     ported = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
     return found.after is not None and not all(
         returns_own_memory(program, owner, found) for owner in (family[0], *ported)
+    )
+
+
+def _on_host(family: Family) -> frozenset[str]:
+    """The fields that a processor keeps on the host, and that classes of parsed inputs know as tensors alone."""
+    modules = {module.file: module.tree for module, _ in family}.values()
+    kept: set[str] = set()
+    types: defaultdict[str, list[str]] = defaultdict(list)
+    for node in (node for tree in modules for node in ast.walk(tree)):
+        match node:
+            case ast.keyword(arg=str(name), value=ast.Call(keywords=given)):
+                kept |= {name for one in given if one.arg == "keep_on_cpu"}
+            case ast.AnnAssign(target=ast.Name(name), annotation=note):
+                types[name].append(ast.unparse(note))
+    return frozenset(
+        name for name in kept if types[name] and all("Tensor" in one and "list[" not in one for one in types[name])
     )
 
 

@@ -86,7 +86,7 @@ class TreeFacts:
     `embeds_nothing`: by its annotation, the model's `embed_multimodal` may return None.
     `embeds_are_cast`: the model gives precomputed embeddings its own type. `copies`: what an explicit port's model
     makes of the features of a graph may be a view of them. `manager_bounds`: the tree's manager runs a batch eagerly
-    that has more frames than its graph.
+    that has more frames than its graph. `on_host`: inputs with an entry for each item that are tensors on the host.
     """
 
     has_input_dtype: bool | None = None
@@ -116,6 +116,7 @@ class TreeFacts:
     embeds_are_cast: bool = False
     copies: bool = True
     manager_bounds: bool = False
+    on_host: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -347,6 +348,7 @@ class UnitsView(View):
     batched: list[str]
     #: The inputs with an entry for each item that are always a tensor: of one shape, or counts of rows.
     tensors: list[str]
+    on_host: frozenset[str]
     #: The inputs whose items lie behind each other, each with as many rows as `counts` has.
     sized: list[str]
     counts: Code
@@ -413,7 +415,8 @@ class UnitsView(View):
 
         An index of numbers on the host waits for the GPU where the tensor is there: views do not.
         """
-        return {key: self._chosen(key) for key in self.batched if key in {*self.joined, *self.tensors} - {self.embeds}}
+        known = {*self.joined, *self.tensors, *self.on_host} - {self.embeds}
+        return {key: self._chosen(key) for key in self.batched if key in known}
 
     def _chosen(self, key: str) -> Code:
         items = f"mm_kwargs[{pyrepr(key)}]"
@@ -1163,6 +1166,7 @@ def _units(
         batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
         sized=[key for key in port.sized if parses or key in read],
+        on_host=facts.on_host,
         copies=facts.copies,
         parses=parses,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),

@@ -730,3 +730,19 @@ def test_only_a_docstring_is_new_in_a_method_of_the_last_statements(more: str, s
     split = f"class M:\n    def m(self, x):\n{_indented(f'y = f(x){chr(10)}return self.rest(x, y)')}"
     split += f"    def rest(self, x, y):\n{_indented(f'{more}return g(x, y)')}"
     assert (prove_extraction(whole, split, frozenset({("M", "m")}), "rest", "m.py") == ()) is same
+
+
+def test_a_field_that_is_a_tensor_on_the_host_is_indexed(release_tree: Any) -> None:
+    """A list of sizes, or one that may be on the GPU, is looked at first."""
+    tree = release_tree("0.33.0")
+    path, kept = "vllm/model_executor/models/llava_next.py", 'batched("image", keep_on_cpu=True)'
+    moved = tree.with_files({path: tree.read(path).replace(kept, 'batched("image")').encode()})
+    listed = tree.read(path).replace("image_sizes: Annotated[torch.Tensor |", "image_sizes: Annotated[list[int] |")
+    lists = tree.with_files({path: listed.encode()})
+
+    indexed = [
+        '"image_sizes": mm_kwargs["image_sizes"][indices]'
+        in prepare_port(load_port("llava_next"), one).plan.methods.source
+        for one in (tree, moved, lists)
+    ]
+    assert indexed == [True, False, False]
