@@ -21,7 +21,7 @@ from scaffold.verify.numeric.reports import FROZEN, Check
 pytestmark = pytest.mark.trees
 
 KIMI = "vllm/model_executor/models/kimi_vl.py"
-IDEFICS = "vllm/model_executor/models/idefics3.py"
+DEEPSEEK = "vllm/model_executor/models/deepseek_vl2.py"
 WRONG = b"max_seqlen_override=token_budget,"
 MENDED = b"max_seqlen_override=token_budget * kh * kw,"
 LONG = replace(BAD, detail=f"an attention sequence has 256 rows, {FROZEN} 64")
@@ -171,8 +171,8 @@ def test_a_thread_that_would_mend_all_ports_is_named(run, copied_tree, monkeypat
     path = "vllm/v1/worker/encoder_cudagraph.py"
     wrong = b'    ) -> list[torch.Tensor]:\n        """Execute encoder using'
     lab(monkeypatch, (SMALL, EMBEDS), (SMALL, replace(EMBEDS, passed=True), EAGER), path, wrong)
-    tree = copied_tree("0.33.0", "pyproject.toml", IDEFICS, *PROTOCOL).root
-    done = run("fix", "idefics3", "--vllm", tree, "--text", "pr.md")
+    tree = copied_tree("0.33.0", "pyproject.toml", DEEPSEEK, *PROTOCOL).root
+    done = run("fix", "deepseek_vl2", "--vllm", tree, "--text", "pr.md")
     assert done.code == 0, done.err
     said = "vllm-project/vllm#58122 would mend this for all ports at once (embeddings run eagerly): support it first"
     assert said in done.err
