@@ -22,8 +22,18 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
 from scaffold.draft.left import read_inside
 from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
+from scaffold.draft.numbers import (
+    CONFIG,
+    TEXT_WIDTH,
+    VISION,
+    attributes,
+    expressions,
+    put_number,
+    tokens_of_unit,
+    value_of,
+)
 from scaffold.draft.sheet import Candidate, Sheet, SourceLine
+from scaffold.draft.spelled import side_of_processor
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE, entry_to, way_to
 from scaffold.protocol import find_subclasses
@@ -545,7 +555,7 @@ def put_unit(
 ) -> None:
     """The shape of a unit, with names for its side, or height and width, that the model holds.
 
-    The first that it takes is what the model's own check of pixels says of them.
+    The side is what the processor gets. Else the first that it takes is what the model's own check says of pixels.
     """
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
@@ -557,7 +567,11 @@ def put_unit(
         return
     before, side = ("crop_", "crop") if section == "crops" else ("", "side")
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
+    given = side_of_processor(subject) if section == "pixels" and len(named) == 1 else ""
     for axis, name in named.items():
+        if value_of(recording, given) == unit[axis]:
+            sheet.put(f"let.{name}", given, why=f"what the processor gets: {unit[axis]} in the recording")
+            continue
         what = f"the {name} of one unit, in pixels"
         first = re.compile(re.escape(_checked_side(subject, "hw"[axis - 1])))
         put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1, first=first)
