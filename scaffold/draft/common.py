@@ -15,7 +15,7 @@ from scaffold.draft.unportable import offered
 from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.paths import refuses_embeds
 from scaffold.tower.source import Module
-from scaffold.watch import Batch, Frame, Recording
+from scaffold.watch import Batch, Call, Frame, Recording
 
 #: Axes of one image, or of several.
 _IMAGES = 4
@@ -86,6 +86,15 @@ def pixel_keys(batch: Batch) -> set[str]:
     """The inputs of floating point, but precomputed embeddings, which have few axes."""
     given = (leaf for leaf in batch.inputs if leaf.dtype.startswith(("float", "bfloat")))
     return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
+
+
+def put_dtype(subject: Subject, norms: Sequence[Call], sheet: Sheet) -> None:
+    """Where a normalisation inside a graph, by its calls, keeps the dtype of raw pixels."""
+    owner = next((subject.program.class_at(call.cls) for call in norms), None)
+    kept = subject.program.method(owner, "input_dtype") if owner is not None else None
+    if kept is not None:
+        place = SourceLine(kept[0].file, kept[2].lineno)
+        sheet.put("pixels.dtype", f"self.{norms[0].part}.input_dtype", place, why="raw pixels, normalised inside")
 
 
 def put_embeds(subject: Subject, batch: Batch, sheet: Sheet) -> None:

@@ -19,7 +19,7 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, put_dtype, waiting_call
 from scaffold.draft.left import read_inside
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import (
@@ -147,6 +147,8 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     others = [key for key in sheet.keys("forward.") if not key.startswith(("forward.call", "forward.with."))]
     if len(kept) == 1 and sites[0].raw and sites[0].given and not others and not sheet.has("pixels.padded"):
         _put_explicit(subject, recording, next(iter(kept)), sites[0], sheet)
+        inside = (call for call in batches[0].calls if sites[0].way[-1] in batches[0].way(call))
+        put_dtype(subject, [call for call in inside if call.part == "input_norm"], sheet)
     if sites[0].layers:
         _put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
