@@ -33,7 +33,7 @@ from scaffold.draft.numbers import (
     value_of,
 )
 from scaffold.draft.sheet import Candidate, Sheet, SourceLine
-from scaffold.draft.spelled import side_of_processor
+from scaffold.draft.spelled import sides_of_images
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE, entry_to, way_to
 from scaffold.protocol import find_subclasses
@@ -557,7 +557,7 @@ def put_unit(
 ) -> None:
     """The shape of a unit, with names for its side, or height and width, that the model holds.
 
-    The side is what the processor gets. Else the first that it takes is what the model's own check says of pixels.
+    A side is what the processor gets, or what the model's own check of pixels says.
     """
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
@@ -569,29 +569,18 @@ def put_unit(
         return
     before, side = ("crop_", "crop") if section == "crops" else ("", "side")
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
-    given = side_of_processor(subject) if section == "pixels" and len(named) == 1 else ""
     for axis, name in named.items():
-        if value_of(recording, given) == unit[axis]:
-            sheet.put(f"let.{name}", given, why=f"what the processor gets: {unit[axis]} in the recording")
+        sides = sides_of_images(subject, "hw"[axis - 1])
+        if given := next((side for side in sides if value_of(recording, side) == unit[axis]), ""):
+            sheet.put(f"let.{name}", given, why=f"as its own code says it: {unit[axis]} in the recording")
             continue
         what = f"the {name} of one unit, in pixels"
-        first = re.compile(re.escape(_checked_side(subject, "hw"[axis - 1])))
-        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1, first=first)
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
     channels = str(unit[0])
     if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts
         sheet.put("let.channels", channels, place)
         channels = "channels"
     sheet.put(f"{section}.shape", [channels, named[1], named.get(2, named[1])], place)
-
-
-def _checked_side(subject: Subject, side: str) -> str:
-    """The expression for a side, `h` or `w`, that the model gives to the check of its inputs' shapes."""
-    for node in chain.from_iterable(ast.walk(owner) for _, owner in subject.program.lineage(subject.owner)):
-        if isinstance(node, ast.keyword) and node.arg == "resolve_bindings" and isinstance(node.value, ast.Dict):
-            for key, value in zip(node.value.keys, node.value.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == side:
-                    return ast.unparse(value)
-    return ""
 
 
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:

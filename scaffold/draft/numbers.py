@@ -72,7 +72,7 @@ def expressions(value: int, forms: Sequence[str], **letters: Mapping[str, int]) 
 def value_of(recording: Recording, text: str) -> object:
     """The value of an expression in the recording; None where it has none, or the text is no expression."""
     with suppress(ExpressionError, EvaluationError):
-        return parse_expression(text).evaluate(recording.numbers)
+        return parse_expression(text).evaluate({**recording.numbers, **attributes(recording.numbers, at=0)})
     return None
 
 

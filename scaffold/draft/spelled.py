@@ -25,15 +25,17 @@ def widths_read(subject: Subject) -> Iterator[str]:
                 yield text.replace(_ASKED, TEXT) if held else text
 
 
-def side_of_processor(subject: Subject) -> str:
-    """The side of images that the processing info gives to the processor where a request says none."""
-    for _, owner in subject.program.lineage(subject.info) if subject.info is not None else ():
-        for method in (node for node in owner.body if isinstance(node, FunctionNode)):
-            for node in ast.walk(method):
-                match node:
-                    case ast.Call(func=ast.Attribute(attr="setdefault"), args=[ast.Constant(value="image_size"), side]):
-                        return _spelled(side, method)
-    return ""
+def sides_of_images(subject: Subject, axis: str) -> Iterator[str]:
+    """A side of images, `h` or `w`: what a processor gets where a request says none, and what the model checks."""
+    family = [*(subject.program.lineage(subject.info) if subject.info else ()), *subject.program.lineage(subject.owner)]
+    for method in (node for _, owner in family for node in owner.body if isinstance(node, FunctionNode)):
+        for node in ast.walk(method):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="setdefault"), args=[ast.Constant(value="image_size"), side]):
+                    yield _spelled(side, method)
+                case ast.keyword(arg="resolve_bindings", value=ast.Dict(keys=keys, values=sides)):
+                    said = zip(keys, sides, strict=True)
+                    yield from (_spelled(side, method) for key, side in said if getattr(key, "value", None) == axis)
 
 
 def _spelled(node: ast.expr, function: FunctionNode) -> str:

@@ -10,7 +10,7 @@ import pytest
 from scaffold.draft.locate import locate
 from scaffold.draft.numbers import put_width
 from scaffold.draft.sheet import Sheet
-from scaffold.draft.spelled import side_of_processor, widths_read
+from scaffold.draft.spelled import sides_of_images, widths_read
 
 pytestmark = pytest.mark.trees
 
@@ -32,17 +32,19 @@ def test_the_widths_that_a_model_reads(release_tree: Any, architecture: str, rea
 
 
 @pytest.mark.parametrize(
-    ("architecture", "side"),
+    ("architecture", "sides"),
     [
         # The processor cuts images into tiles of this side, whatever the model counts tokens by.
-        (EAGLE, "self.config.force_image_size or self.config.vision_config.image_size"),
-        ("InternVLChatModel", "self.config.vision_config.image_size"),
-        (NEMOTRON, "self.config.force_image_size"),
-        (QWEN, ""),
+        (EAGLE, ["self.config.force_image_size or self.config.vision_config.image_size"]),
+        ("InternVLChatModel", 2 * ["self.config.vision_config.image_size"]),
+        (NEMOTRON, 2 * ["self.config.force_image_size"]),
+        # The check of the model's inputs says it.
+        ("OpenVLAForActionPrediction", ["self.config.image_sizes[0]"]),
+        (QWEN, []),
     ],
 )
-def test_the_side_that_a_processor_gets(release_tree: Any, architecture: str, side: str) -> None:
-    assert side_of_processor(locate(release_tree("0.33.0"), architecture)) == side
+def test_the_side_of_images_that_code_says(release_tree: Any, architecture: str, sides: list[str]) -> None:
+    assert list(sides_of_images(locate(release_tree("0.33.0"), architecture), "h")) == sides
 
 
 @pytest.mark.parametrize(
