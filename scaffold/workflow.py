@@ -429,6 +429,7 @@ def numeric_requests(
         counts_units=counts_units,
         single=single,
         in_tree=in_tree,
+        refused_embeds=_refused_embeds(tree, port.module, port.class_name),
         timeout_s=_time_limit(automatic),
     )
     return [
@@ -476,7 +477,12 @@ def subclass_requests(port: AnyPort, tree: SourceTree, asked: NumericRequest) ->
                 asked,
                 recipe=recipe or f"{heir.class_name} with an automatic recipe",
                 automatic=automatic,
-                options=changed(asked.options, inherited=True, timeout_s=_time_limit(automatic)),
+                options=changed(
+                    asked.options,
+                    inherited=True,
+                    refused_embeds=_refused_embeds(tree, module, heir.class_name),
+                    timeout_s=_time_limit(automatic),
+                ),
             )
         )
     return requests
@@ -510,9 +516,20 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
             counts_units=prepared.plan.counts_units,
             single=prepared.plan.single,
             in_tree=not prepared.plan.reenters,
+            refused_embeds=_refused_embeds(tree, port.module, port.class_name),
             timeout_s=_time_limit(automatic),
         ),
     )
+
+
+def _refused_embeds(tree: SourceTree, module: str, class_name: str) -> dict[str, str]:
+    """Why the processor of a class refuses precomputed embeddings, by modality."""
+    from scaffold.descriptor.port import MODALITIES
+    from scaffold.protocol import find_model
+    from scaffold.tower.paths import ModelPaths
+
+    paths = ModelPaths(tree, find_model(tree, module, class_name).path, class_name)
+    return {modality: why for modality in MODALITIES if (why := paths.refused_embeds(modality))}
 
 
 def recording_request(

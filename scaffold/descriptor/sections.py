@@ -291,6 +291,9 @@ class PatchItem(Record):
     merge: Expression = declare(_LET, "side of the squares of patches that become one token", examples=["m"])
 
 
+_INPUT_DTYPE = "attribute that holds the input dtype, where it may differ from the model's"
+
+
 class Pixels(Record):
     """One tile of the pixel tensor."""
 
@@ -304,6 +307,7 @@ class UnitPixels(Record):
     padded: bool = declare(
         Flag(), "whether the model pads all items of a batch to the most units of one", default=False
     )
+    dtype: str | None = declare(AttributePath(), _INPUT_DTYPE, default=None)
 
 
 class UnitItem(Record):
@@ -331,9 +335,7 @@ class PackedPixels(Record):
     """One row of the pixel tensor."""
 
     shape: tuple[Expression, ...] = declare(Listing(_LET, 1, 5), "shape of one row", examples=[["channels * side**2"]])
-    dtype: str | None = declare(
-        AttributePath(), "attribute that holds the input dtype, where it may differ from the model's", default=None
-    )
+    dtype: str | None = declare(AttributePath(), _INPUT_DTYPE, default=None)
 
 
 class Sequences(Reasoned):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import isqrt, prod
 
 from scaffold.descriptor.port import MODALITIES, VISUAL
@@ -13,8 +13,9 @@ from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import offered
 from scaffold.syntax import FunctionNode, first_line
+from scaffold.tower.paths import refuses_embeds
 from scaffold.tower.source import Module
-from scaffold.watch import Batch, Frame, Recording
+from scaffold.watch import Batch, Call, Frame, Recording
 
 #: Axes of one image, or of several.
 _IMAGES = 4
@@ -87,10 +88,20 @@ def pixel_keys(batch: Batch) -> set[str]:
     return {leaf.key for leaf in given if not EMBEDS.search(leaf.key) or len(leaf.shape) >= _IMAGES}
 
 
+def put_dtype(subject: Subject, norms: Sequence[Call], sheet: Sheet) -> None:
+    """Where a normalisation inside a graph, by its calls, keeps the dtype of raw pixels."""
+    owner = next((subject.program.class_at(call.cls) for call in norms), None)
+    kept = subject.program.method(owner, "input_dtype") if owner is not None else None
+    if kept is not None:
+        place = SourceLine(kept[0].file, kept[2].lineno)
+        sheet.put("pixels.dtype", f"self.{norms[0].part}.input_dtype", place, why="raw pixels, normalised inside")
+
+
 def put_embeds(subject: Subject, batch: Batch, sheet: Sheet) -> None:
-    """The input with precomputed embeddings that the processor declares for a modality and the model reads."""
+    """The input with precomputed embeddings that the processor declares and takes, and that the model reads."""
     declared = (field.key for field in batch.fields if field.modality == batch.modality and EMBEDS.search(field.key))
-    for key in [key for key in declared if reads(subject, key)][:1]:
+    takes = not refuses_embeds(subject.tree, subject.module, subject.class_name, batch.modality)
+    for key in [key for key in declared if takes and reads(subject, key)][:1]:
         sheet.put(f"modalities.{batch.modality}.embeds", key, why="as the processor declares it")
 
 
@@ -99,23 +110,31 @@ def reads(subject: Subject, key: str) -> bool:
     return any(f'"{key}"' in module.text for module, _ in subject.program.lineage(subject.owner))
 
 
+def _names(subject: Subject, key: str) -> bool:
+    """Whether the class of a model, or one of its bases, names an input: a text, a parameter or a keyword."""
+    nodes = (node for _, owner in subject.program.lineage(subject.owner) for node in ast.walk(owner))
+    return any(key in (getattr(node, "value", None), getattr(node, "arg", None)) for node in nodes)
+
+
 # -- inputs, shapes and widths -----------------------------------------------------------------------------------------
 
 
 def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None:
     """How each input of a modality lies in a batch: one entry for each item, or so many as another input says.
 
-    Precomputed embeddings beside rows may be so many, divided by one number. An input that the model refuses is none,
-    and so are embeddings that it does not read.
+    Precomputed embeddings beside rows may be so many, divided by one number. Those that the model does not read, or its
+    processor refuses, are none. An input that comes with no media, and that the model's class never names, is of these.
     """
     grids = sheet.value("layout") == "rows"
-    refused = set(_refused(subject))
     embeds = [field.key for field in batches[0].fields if EMBEDS.search(field.key)]
+    # A model may hand embeddings of videos on under the key of images.
+    takes = any(reads(subject, key) for key in embeds)
+    takes &= not refuses_embeds(subject.tree, subject.module, subject.class_name, batches[0].modality)
     for field in batches[0].fields:
-        if field.modality != batches[0].modality or field.key in refused:
+        if field.modality != batches[0].modality:
             continue
-        # A model may hand embeddings of videos on under the key of images.
-        if EMBEDS.search(field.key) and not any(reads(subject, key) for key in embeds):
+        ready = EMBEDS.search(field.key)
+        if not takes if ready else not (any(one.given(field.key) for one in batches) or _names(subject, field.key)):
             continue
         at = f"fields.{field.key}"
         if field.kind == "batched":
@@ -129,15 +148,6 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
             elif batches[0].given(field.key):
                 what = f"no input holds the lengths of the items of `{field.key}`: {', '.join(map(str, field.lengths))}"
                 sheet.refuse(subject.tree, subject.place, what)
-
-
-def _refused(subject: Subject) -> Iterator[str]:
-    """The variables that the model asserts to be None, by the names of inputs: precomputed embeddings of some."""
-    for _, owner in subject.program.lineage(subject.owner):
-        for node in ast.walk(owner):
-            match node:
-                case ast.Assert(test=ast.Compare(ast.Name(id=name), [ast.Is()], [ast.Constant(value=None)])):
-                    yield name
 
 
 def sizes_of_items(batches: Sequence[Batch], key: str, *, divided: bool = False) -> str | None:

@@ -19,11 +19,21 @@ from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.descriptor.port import MODALITIES, unit_word
 from scaffold.descriptor.sections import WEIGHTS
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, waiting_call
+from scaffold.draft.common import SOUND, function_of, line_of, pixel_keys, put_dtype, waiting_call
 from scaffold.draft.left import read_inside
 from scaffold.draft.locate import Subject
-from scaffold.draft.numbers import CONFIG, TEXT_WIDTH, VISION, attributes, expressions, put_number, tokens_of_unit
+from scaffold.draft.numbers import (
+    CONFIG,
+    TEXT_WIDTH,
+    VISION,
+    attributes,
+    expressions,
+    put_number,
+    tokens_of_unit,
+    value_of,
+)
 from scaffold.draft.sheet import Candidate, Sheet, SourceLine
+from scaffold.draft.spelled import sides_of_images
 from scaffold.draft.unportable import dialect_of
 from scaffold.draft.ways import NOWHERE, entry_to, way_to
 from scaffold.protocol import find_subclasses
@@ -137,6 +147,8 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     others = [key for key in sheet.keys("forward.") if not key.startswith(("forward.call", "forward.with."))]
     if len(kept) == 1 and sites[0].raw and sites[0].given and not others and not sheet.has("pixels.padded"):
         _put_explicit(subject, recording, next(iter(kept)), sites[0], sheet)
+        inside = (call for call in batches[0].calls if sites[0].way[-1] in batches[0].way(call))
+        put_dtype(subject, [call for call in inside if call.part == "input_norm"], sheet)
     if sites[0].layers:
         _put_joined_width(recording, batches[0], sheet)
     _put_optout(subject, sites, sheet)
@@ -545,7 +557,7 @@ def put_unit(
 ) -> None:
     """The shape of a unit, with names for its side, or height and width, that the model holds.
 
-    The first that it takes is what the model's own check of pixels says of them.
+    A side is what the processor gets, or what the model's own check of pixels says.
     """
     if len(unit) != 3:
         words = ("rows", "columns") if len(unit) == 2 else tuple(f"unit_{axis}" for axis in range(len(unit)))
@@ -558,24 +570,17 @@ def put_unit(
     before, side = ("crop_", "crop") if section == "crops" else ("", "side")
     named = {1: side} if unit[1] == unit[2] else {1: f"{before}height", 2: f"{before}width"}
     for axis, name in named.items():
+        sides = sides_of_images(subject, "hw"[axis - 1])
+        if given := next((side for side in sides if value_of(recording, side) == unit[axis]), ""):
+            sheet.put(f"let.{name}", given, why=f"as its own code says it: {unit[axis]} in the recording")
+            continue
         what = f"the {name} of one unit, in pixels"
-        first = re.compile(re.escape(_checked_side(subject, "hw"[axis - 1])))
-        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1, first=first)
+        put_number(recording, unit[axis], f"let.{name}", what, _SIDE, VISION, sheet, at=axis - 1)
     channels = str(unit[0])
     if unit[0] != _CHANNELS:  # by name: a reader cannot tell what another number counts
         sheet.put("let.channels", channels, place)
         channels = "channels"
     sheet.put(f"{section}.shape", [channels, named[1], named.get(2, named[1])], place)
-
-
-def _checked_side(subject: Subject, side: str) -> str:
-    """The expression for a side, `h` or `w`, that the model gives to the check of its inputs' shapes."""
-    for node in chain.from_iterable(ast.walk(owner) for _, owner in subject.program.lineage(subject.owner)):
-        if isinstance(node, ast.keyword) and node.arg == "resolve_bindings" and isinstance(node.value, ast.Dict):
-            for key, value in zip(node.value.keys, node.value.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == side:
-                    return ast.unparse(value)
-    return ""
 
 
 def _put_arguments(recording: Recording, site: Site, sheet: Sheet) -> None:

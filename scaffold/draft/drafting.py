@@ -156,7 +156,7 @@ def _put_rest(subject: Subject, recording: Recording, sheet: Sheet) -> None:
     for one in batches if layout in _FIELDS else ():
         put_fields(subject, one, sheet)
     if not sheet.has("output.hidden_size"):
-        put_width(recording, batches[0][0], sheet)
+        put_width(subject, recording, batches[0][0], sheet)
     # The frames of a chunk may become fewer tokens than its rows say.
     if layout not in _COUNTED or CHUNK in sheet.pixels:
         put_gate(subject, [sheet.value(key) for key in sheet.keys("") if key.endswith(".pixels")], sheet)

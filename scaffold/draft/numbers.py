@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
-from scaffold.descriptor.expressions import EvaluationError, parse_expression
+from scaffold.descriptor.expressions import EvaluationError, ExpressionError, parse_expression
+from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Sheet
+from scaffold.draft.spelled import TEXT, widths_read
 from scaffold.watch import Batch, Recording
 
 CONFIG, _ANY = re.compile(r"^self\.config\."), re.compile("")
@@ -67,6 +69,13 @@ def expressions(value: int, forms: Sequence[str], **letters: Mapping[str, int]) 
     return found
 
 
+def value_of(recording: Recording, text: str) -> object:
+    """The value of an expression in the recording; None where it has none, or the text is no expression."""
+    with suppress(ExpressionError, EvaluationError):
+        return parse_expression(text).evaluate({**recording.numbers, **attributes(recording.numbers, at=0)})
+    return None
+
+
 def put_number(
     recording: Recording,
     value: int,
@@ -112,13 +121,18 @@ def put_number(
     sheet.ask(key, f"{what}: {value} in the recording", candidates[:6])
 
 
-def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
-    """The columns of the embeddings: the language model's, where one attribute of its configuration is so wide.
+def put_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet) -> None:
+    """The columns of the embeddings: the one width that the model's code reads, where it is so wide.
 
-    Where nothing is called so, it is the one attribute of the model itself: configurations may repeat it, and differ.
-    Where none is so wide, a sum of two of these is a candidate.
+    Else it is the language model's, where one attribute of its configuration is so wide. Where nothing is called so, it
+    is the one attribute of the model itself: configurations may repeat it, and differ. Where none is so wide, a sum of
+    two of these is a candidate.
     """
     width, what = batch.results[0].shape[-1], "columns of the embeddings"
+    read = {path for path in widths_read(subject) if not VISION.search(path) and _number(recording, path) == width}
+    if len(read) == 1:
+        sheet.put("output.hidden_size", read.pop(), why=f"as the model's own code reads it: {width} in the recording")
+        return
     held = attributes(recording.numbers, _OWN)
     sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]
     guessed = [f"self.config.{path}" for path in recording.guessed]
@@ -126,6 +140,12 @@ def put_width(recording: Recording, batch: Batch, sheet: Sheet) -> None:
         recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN, more=sums,
         doubted=guessed,
     )  # fmt: skip
+
+
+def _number(recording: Recording, path: str) -> object:
+    """The number that a path of the model's code leads to. A recording has an object under its first name alone."""
+    names = (path.replace(TEXT, name) for name in (TEXT, "self.config.text_config", "self.config"))
+    return next((recording.numbers[name] for name in names if name in recording.numbers), None)
 
 
 def put_columns(

@@ -13,7 +13,7 @@ from itertools import chain
 from math import prod
 
 from scaffold.descriptor.port import VISUAL
-from scaffold.draft.common import line_of, pixel_keys, put_embeds, sizes_of_items, token_side
+from scaffold.draft.common import line_of, pixel_keys, put_dtype, put_embeds, sizes_of_items, token_side
 from scaffold.draft.locate import Subject
 from scaffold.draft.numbers import MERGE, put_columns, put_number
 from scaffold.draft.sheet import Sheet, SourceLine, beyond
@@ -116,16 +116,9 @@ def _put_tower(subject: Subject, recording: Recording, kept: dict[str, Entered],
 def _put_dtype(subject: Subject, entered: Entered, sheet: Sheet) -> None:
     """Where a normalisation inside the tower keeps the dtype of raw pixels, if the model gives it one that does."""
     family = (owner for _, owner in subject.program.lineage(subject.owner))
-    if not any(isinstance(node, ast.keyword) and node.arg == "input_norm" for one in family for node in ast.walk(one)):
-        return
-    norms = (call for call in entered.batches[0].calls if call.part == f"{entered.part}.input_norm")
-    owner = next((subject.program.class_at(call.cls) for call in norms), None)
-    kept = subject.program.method(owner, "input_dtype") if owner is not None else None
-    if kept is not None:
-        place = SourceLine(kept[0].file, kept[2].lineno)
-        sheet.put(
-            "pixels.dtype", f"self.{entered.part}.input_norm.input_dtype", place, why="raw pixels, normalised inside"
-        )
+    if any(isinstance(node, ast.keyword) and node.arg == "input_norm" for one in family for node in ast.walk(one)):
+        calls = entered.batches[0].calls
+        put_dtype(subject, [call for call in calls if call.part == f"{entered.part}.input_norm"], sheet)
 
 
 def _put_gate(subject: Subject, sheet: Sheet) -> None:

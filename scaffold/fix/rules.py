@@ -21,6 +21,7 @@ from scaffold.plan import manager
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
+from scaffold.tower.paths import ModelPaths
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
 from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, SECTIONS, captured_short
@@ -438,12 +439,14 @@ def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
 
 
 def _embeds_fields(port: Port) -> list[str]:
-    """The processor's fields of precomputed embeddings. The model's module declares them, or one that it imports."""
+    """The processor's fields of precomputed embeddings, if it takes any. The model's module declares them, or one that
+    it imports."""
+    paths = ModelPaths(port.tree, port.owner[0].file, port.owner[1].name)
     imported = (port.program.module(f"{home.replace('.', '/')}.py") for home, _ in port.owner[0].imports.values())
     for module in (port.owner[0], *imported):
         found = [key for node in ast.walk(module.tree) for key in _fields(node) if key in _EMBEDS] if module else []
         if found:
-            return found
+            return [key for key in found if not paths.refused_embeds(key.removesuffix("_embeds"))]
     return []
 
 

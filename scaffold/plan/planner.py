@@ -29,6 +29,7 @@ from scaffold.protocol import (
     absent_reason,
     find_model,
 )
+from scaffold.tower.paths import refuses_embeds
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -49,10 +50,11 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model, profile.dialect)
-    wanted = _asked_of_manager(port, tree, profile, tower)
+    refused = _refuses_embeds(port, tree)
+    wanted = _asked_of_manager(port, tree, profile, tower, refused)
     managed, checks = plan_manager(tree, profile, wanted)
     known = dataclasses.replace(tower.facts, manager_bounds=FRAMES in checks)
-    rendered = without_embeds(port) if EMBEDS in checks else port
+    rendered = without_embeds(port) if EMBEDS in checks or refused else port
     notes += check_names(port, tree, model)
     module, _, class_name = (port.model.mixin or "").rpartition(".")
     named = find_model(tree, module, class_name) if port.model.mixin else None
@@ -114,8 +116,17 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     )
 
 
-def _asked_of_manager(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: TowerPlan) -> list[Check]:
-    """The checks that a port leaves to the manager, from 0.31 on.
+def _refuses_embeds(port: AnyPort, tree: SourceTree) -> bool:
+    """Whether no request of a model, or of its heirs, brings the precomputed embeddings that the port names."""
+    keys = {key for _, key in (*port.keys, *port.further_keys)}
+    named = [modality for modality in port.modalities if f"{modality}_embeds" in keys]
+    return bool(named) and all(refuses_embeds(tree, port.module, port.class_name, one) for one in named)
+
+
+def _asked_of_manager(
+    port: AnyPort, tree: SourceTree, profile: ProtocolProfile, tower: TowerPlan, refused: bool
+) -> list[Check]:
+    """The checks that a port leaves to the manager, from 0.31 on. No request has embeddings that are `refused`.
 
     Before, spare sequences cover the rows behind a batch, and more frames would take those. Ports that re-enter share
     a class with those of other trees.
@@ -126,7 +137,7 @@ def _asked_of_manager(port: AnyPort, tree: SourceTree, profile: ProtocolProfile,
         return []
     frames = claims_frames(port, profile.dialect) and tower.facts.attention_fills_zeros
     explicit = not isinstance(port, ReentryPort) or tower.facts.extraction is not None
-    embeds = explicit and port.embeds in {f"{modality}_embeds" for modality in port.modalities}
+    embeds = explicit and not refused and port.embeds in {f"{modality}_embeds" for modality in port.modalities}
     return [*([FRAMES] if frames else []), *([EMBEDS] if embeds else [])]
 
 

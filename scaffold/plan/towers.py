@@ -125,6 +125,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
 
         way = plan_way(port, tree, model)
+        if isinstance(port, CutPort):
+            facts = replace(facts, has_input_dtype=_has_input_dtype(port.pixels.dtype, "self", program, family))
         if port.explicit is not None:
             [entry] = {modality.entry for modality in port.modalities.values()}
             if isinstance(port.explicit, ExplicitRows):
@@ -159,7 +161,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
     module, owner = program.owner(tower.file, tower.class_name)
     facts = replace(
         facts,
-        has_input_dtype=_has_input_dtype(port, program, (module, owner)),
+        has_input_dtype=_has_input_dtype(port.pixels.dtype, f"self.{port.tower}", program, [(module, owner)]),
         has_vllm_config=_has(family, "vllm_config"),
         has_multimodal_config=_has(family, "multimodal_config"),
         attention_fills_zeros=not (attention_leaves_rows(tree) or own_attention_leaves_rows(tree, tower.file)),
@@ -505,19 +507,23 @@ def _counts(program: Program, tower: Owner, name: str) -> bool:
     return found is not None and [arg.arg for arg in found[2].args.args] == ["self", *CAPACITIES.values()]
 
 
-def _has_input_dtype(port: PackedPort, program: Program, tower: Owner) -> bool:
-    """Whether the tower has the attribute of `pixels.dtype`, such as `self.visual.input_norm.input_dtype`.
+def _has_input_dtype(dtype: str | None, holder: str, program: Program, family: Sequence[Owner]) -> bool:
+    """Whether the `holder`, one of these classes, has the attribute of `pixels.dtype`: `input_norm.input_dtype`.
 
-    The tower's attribute alone is not enough: 0.30 has an `input_norm` without an `input_dtype`.
+    The holder's attribute alone is not enough: 0.30 has an `input_norm` without an `input_dtype`.
     """
-    path = port.pixels.dtype.split(".") if port.pixels.dtype else []
-    if len(path) != 4 or path[1] != port.tower:
+    path = (dtype or "").removeprefix(f"{holder}.").split(".")
+    if len(path) != 2:
         return False
-    module, owner = tower
-    values = [node.value for node in statements(owner) if isinstance(node, ast.Assign) and sets(node, path[2])]
-    names = {name for value in values for name in mentions(value)}
-    makers = [found[1] for name in names if (found := program.resolve(module, name))]
-    return any(isinstance(maker, ast.ClassDef) and _declares(maker, path[3]) for maker in makers)
+    values = (
+        (module, node.value)
+        for module, owner in family
+        for node in statements(owner)
+        if isinstance(node, ast.Assign) and sets(node, path[0])
+    )
+    names = {(module, name) for module, value in values for name in mentions(value)}
+    makers = [found[1] for module, name in names if (found := program.resolve(module, name))]
+    return any(isinstance(maker, ast.ClassDef) and _declares(maker, path[1]) for maker in makers)
 
 
 def _declares(owner: ast.ClassDef, attribute: str) -> bool:

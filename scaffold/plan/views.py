@@ -61,7 +61,7 @@ _NONE = Code("")
 class TreeFacts:
     """Facts about the tree that the generated code needs beyond its protocol; None means that it cannot be known.
 
-    `has_input_dtype`: the tower has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
+    `has_input_dtype`: the model has the attribute of `pixels.dtype`. `has_gate`: the class has what the gate reads.
     `has_multimodal_config`: it keeps that of its inputs.
     `has_vllm_config`: the class keeps vLLM's configuration; subclasses with an `__init__` of their own keep what it
     keeps, and not what a port adds to it. `attention_fills_zeros`: attention's output is zero-filled while a graph is
@@ -361,6 +361,7 @@ class UnitsView(View):
     token_lets: Lets
     pixel_shape: Code
     pixel_lets: Lets
+    pixel_dtype: Code
     #: The encoder's arguments with an entry for each unit.
     beside: tuple[UnitBuffer, ...]
     #: A variable with what the model parses the inputs into, and its value.
@@ -1076,7 +1077,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
             {name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}" for name, key in keys.items()}
             | dict.fromkeys(absent, "None"),
         ),
-        buffers=(UnitBuffer(pixels, _joined(unit), Code("dtype")), *given.values()),
+        buffers=(UnitBuffer(pixels, _joined(unit), _pixel_dtype(port.pixels.dtype, facts)), *given.values()),
         absent=absent,
         mask=mask,
         fixed=fixed,
@@ -1187,6 +1188,7 @@ def _units(
         token_lets=token_lets,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
+        pixel_dtype=_pixel_dtype(port.pixels.dtype, facts),
         embeddings=Code(f"self.{extraction.after}({given})") if finishes else None,
     )
 
@@ -1664,7 +1666,7 @@ def _count(count: Expression, names: Names, strips: Code | None) -> Code:
 
 
 def _pixel_dtype(path: str | None, facts: TreeFacts) -> Code:
-    """Since 0.32 a tower may take uint8 pixels; whether this tree's does is a fact of the tree."""
+    """Since 0.32 a model or its tower may take uint8 pixels; whether this tree's does is a fact of the tree."""
     if path is None or facts.has_input_dtype is False:
         return Code("dtype")
     if facts.has_input_dtype:

@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import (
     FunctionNode,
@@ -29,6 +30,7 @@ from scaffold.syntax import (
     sets,
     statements,
 )
+from scaffold.tower.embeds import refused_embeds
 from scaffold.tower.source import Module, Owner, Program
 
 #: How a hint begins that has names which are nearly the one that is not there.
@@ -156,6 +158,14 @@ def _defined(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(names)
 
 
+def refuses_embeds(tree: SourceTree, module: str, class_name: str, modality: str) -> bool:
+    """Whether the processors of a model and of all its heirs refuse precomputed embeddings of a modality."""
+    model = find_model(tree, module, class_name)
+    served = [(model.path, class_name)]
+    served += [(heir.path, heir.class_name) for heir in find_subclasses(tree, module, class_name)]
+    return all(ModelPaths(tree, path, name).refused_embeds(modality) for path, name in served)
+
+
 class ModelPaths:
     """The paths of one model class of a tree."""
 
@@ -251,6 +261,13 @@ class ModelPaths:
         if info is None:
             return Found(Answer.UNKNOWN, name, "the processing info")
         return _KNOWN if name in info.attributes else _missing(info, name)
+
+    def refused_embeds(self, modality: str) -> str:
+        """Why the processor refuses precomputed embeddings of a modality, empty where nothing shows that it does."""
+        processor, info = self._registered(""), self._registered("info")
+        if processor is None:
+            return ""
+        return refused_embeds(self._program, processor.owner, info.owner if info is not None else None, modality)
 
     def uses(self, file: str, name: str, *, called: bool) -> bool:
         """Whether the files of the model's class, of its processor and of their bases name a function or a class of a

@@ -287,7 +287,7 @@ def test_a_replacement_names_the_fix_where_there_is_a_place_for_one(run, release
     assert (
         "a few lines only (`bound in rows`). To see them: vitcg-scaffold fix kimi_vl --vllm 0.33.0 --diff" in named.err
     )
-    for none in ("lfm2_vl", "idefics3"):  # the second one's is in an open pull request
+    for none in ("lfm2_vl", "deepseek_vl2"):  # the second one's is in an open pull request
         assert "a few lines only" not in run("new", none, "--vllm", "0.33.0", "--replace", "--diff").err
 
 

@@ -23,7 +23,7 @@ QWEN = "vllm/model_executor/models/qwen2_vl.py"
 GEMMA = "vllm/model_executor/models/gemma3_mm.py"
 STEP3 = "vllm/model_executor/models/step3_vl.py"
 LLAMA4 = "vllm/model_executor/models/mllama4.py"
-IDEFICS = "vllm/model_executor/models/idefics3.py"
+DEEPSEEK = "vllm/model_executor/models/deepseek_vl2.py"
 ERNIE = "vllm/model_executor/models/ernie45_vl.py"
 INTERNVL = "vllm/model_executor/models/internvl.py"
 MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
@@ -119,10 +119,7 @@ PLACES = [
         (model, "pad as captured", gone, [*WHY, *ENCODE, f"max_frames_per_batch={LARGER},", ")"])
         for model, gone in BRANCHES.items()
     ),
-    *(
-        (model, "embeddings run eagerly", BEFORE, EMBEDS)
-        for model in ("deepseek_vl2", "idefics3", "minicpmv", "qwen2_vl")
-    ),
+    *((model, "embeddings run eagerly", BEFORE, EMBEDS) for model in ("deepseek_vl2", "minicpmv", "qwen2_vl")),
     (
         "ernie45_vl",
         "finished once",
@@ -190,7 +187,8 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
 
 
 def test_which_ports_of_a_release_have_a_place(release_tree):
-    """Step3-VL and DeepSeek-OCR limit whole images by items, one row each, rightly; Kimi-K2.5 has the bound in rows."""
+    """Step3-VL and DeepSeek-OCR limit whole images by items, one row each, rightly; Kimi-K2.5 has the bound in rows.
+    Idefics3's processor refuses embeddings."""
     tree = release_tree("0.33.0")
     models = [
         "cohere_compass", "deepseek_ocr", "deepseek_v41", "deepseek_vl2", "ernie45_vl", "gemma3_mm", "gemma4_mm",
@@ -206,7 +204,6 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "ernie45_vl": ["finished once"],
         "gemma3_mm": ["rows by budget alone"],
         "glm4_1v": ["capture rounds up", "pad as captured", embeds, frames],
-        "idefics3": [embeds],
         "internvl": ["no sharding inside", embeds],
         "kimi_vl": ["bound in rows"],
         "minicpmv": [embeds],
@@ -294,11 +291,12 @@ UNSURE = {
         "no eager forward": ("def encoder_eager_forward(", "def other("),
         "the graph calls something else": ("self.extract_feature(pixel_values)  #", "self.other(pixel_values)  #"),
     },
-    ("embeddings run eagerly", "idefics3", IDEFICS): {
+    ("embeddings run eagerly", "deepseek_vl2", DEEPSEEK): {
         "no field has them": (FIELD, FIELD.replace("image", "other")),
+        "the processor refuses them": ("(ImageEmbeddingItems, ImageProcessorItems)", "ImageProcessorItems"),
         "the port knows them": (
-            "num_patches_list = self",
-            'mm_kwargs.get("image_embeds")\n        num_patches_list = self',
+            "if not indices:\n            return {",
+            'mm_kwargs.get("image_embeds")\n        if not indices:\n            return {',
         ),
         "there is no port": ("def prepare_encoder_cudagraph_capture_inputs(", "def other("),
     },
@@ -416,7 +414,7 @@ def test_a_check_of_the_manager_has_the_unit_tests_of_a_port(release_tree):
 def test_a_tree_without_tests_gets_none(release_tree):
     tree = release_tree("0.33.0")
     bare = tree.with_files({MANAGER_TESTS: b"x = 1\n"})
-    (change,) = apply_repairs(bare, [repairs_of(bare, "idefics3")["embeddings run eagerly"]])
+    (change,) = apply_repairs(bare, [repairs_of(bare, "deepseek_vl2")["embeddings run eagerly"]])
     assert change.path == MANAGER
 
 
@@ -460,8 +458,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("internvl", "no sharding inside", failed("VCG660"), False),
     ("mllama4", "no graphs where ranks share layers", failed("VCG670"), True),
     ("mllama4", "no graphs where ranks share layers", failed("VCG661"), False),
-    ("idefics3", "embeddings run eagerly", failed("VCG660"), True),
-    ("idefics3", "embeddings run eagerly", failed("VCG654"), False),
+    ("deepseek_vl2", "embeddings run eagerly", failed("VCG660"), True),
+    ("deepseek_vl2", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),
     ("qwen2_vl", "many frames run eagerly", failed("VCG654"), False),
 ]

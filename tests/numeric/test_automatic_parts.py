@@ -434,16 +434,20 @@ def test_a_recipe_that_makes_no_ready_embeddings_fails_or_says_so() -> None:
     session = Session("one", (4,), 2, 0, (case, case, case))
     recipe = SimpleNamespace(sessions=lambda: (session,), no_embeds={})
     bench: Any = SimpleNamespace(
-        modalities=["image"], recipe=recipe, checks=[], not_run=[], lab=SimpleNamespace(where_raised=lambda error: "x")
-    )
+        modalities=["image", "video"], recipe=recipe, checks=[], not_run=[], refused_embeds={"video": "none arrives"},
+        lab=SimpleNamespace(where_raised=lambda error: "x"),
+    )  # fmt: skip
     recipe.embeds_inputs = lambda *args: _raise(NoRecipe("none could be made", "write a recipe"))
     check_image_embeds(bench)
+    assert bench.not_run == ["precomputed embeddings of videos: none arrives"]
     assert [(check.passed, check.code, check.detail) for check in bench.checks] == [
         (False, "VCG668", "none could be made")
     ] * 2
     recipe.embeds_inputs = lambda *args: None
     check_image_embeds(bench)
     assert len(bench.checks) == 2
+    bench.refused_embeds.clear()
+    bench.modalities, bench.not_run = ["image"], bench.not_run[1:2]
     recipe.embeds_inputs = lambda *args: {"image_embeds": None}
     recipe.fields = lambda inputs: {"pixel_values": None}
     check_image_embeds(bench)

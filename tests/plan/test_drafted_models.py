@@ -35,6 +35,25 @@ def test_a_drafted_model_becomes_a_port(release_tree, capsys, model: str, releas
     assert f" {port_of(model).class_name}(" in output.out
 
 
+@pytest.mark.parametrize(
+    ("release", "dtype", "captured"),
+    [
+        ("0.33.0", "self.input_norm.input_dtype", "self.input_norm.input_dtype or dtype"),
+        ("0.33.0", "self.vision_model.input_norm.input_dtype", "dtype"),
+        ("0.33.0", "self.mlp1.input_dtype", "dtype"),
+        ("0.33.0", None, "dtype"),
+        ("0.31.0", "self.input_norm.input_dtype", "dtype"),  # the class has no such norm
+    ],
+)
+def test_a_graph_of_units_reads_raw_pixels_where_the_model_normalises_them(
+    release_tree, release: str, dtype: str | None, captured: str
+) -> None:
+    """They arrive as bytes by default: a buffer of the model's type would be twice as large, and each replay cast."""
+    tree = release_tree(release)
+    plan = plan_changes(port_of("nemotron_vl", {"pixels.dtype": dtype}), tree, read_protocol(tree))
+    assert f"torch.zeros(max_patches, 3, side, side, device=device, dtype={captured})" in plan.methods.source
+
+
 WAITS = """\
     # The tower waits for the GPU here: .to(device) of a host tensor.
     with gpu_sync_allowed():

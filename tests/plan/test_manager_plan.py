@@ -118,6 +118,18 @@ def test_other_ports_leave_the_manager_alone(release_tree: Any, release: str, mo
     assert MANAGER not in [file.path for file in plan(release_tree(release), model).files]
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_embeddings_that_no_processor_takes_ask_for_no_check(release_tree: Any, taken: bool) -> None:
+    """Mistral 3's own processor refuses them. That of LightOnOCR, which inherits the port, takes them."""
+    tree, heir = release_tree("0.33.0"), "vllm/model_executor/models/lightonocr.py"
+    kinds = "(ImageEmbeddingItems, ImageProcessorItems)" if taken else "ImageProcessorItems"
+    text = tree.read(heir).replace("(ImageEmbeddingItems, ImageProcessorItems)", kinds)
+    planned = plan(tree.with_files({heir: text.encode()}), "mistral3")
+
+    assert (MANAGER in [file.path for file in planned.files]) == taken
+    assert "image_embeds" not in planned.methods.source
+
+
 def test_a_wheel_has_no_tests_to_add_one_to(release_tree: Any) -> None:
     tree = release_tree("0.33.0")
     bare = tree.with_files({MANAGER_TESTS: b"x = 1\n"})

@@ -67,6 +67,8 @@ class Bench:
     counts_units: bool = False
     #: Whether the port is for a tree. The plugin itself looks for layers that ranks share.
     in_tree: bool = True
+    #: Why no request brings precomputed embeddings, by modality.
+    refused_embeds: Mapping[str, str] = field(default_factory=dict)
     #: Whether an item is one unit, so that a graph holds no more of them than a batch has items.
     single: bool = False
     #: Tokens of a port's budgets for one of the recipe's.
@@ -554,6 +556,9 @@ def check_image_embeds(bench: Bench) -> None:
     generator = torch.Generator().manual_seed(7)
     session = bench.recipe.sessions()[0]
     for modality in bench.modalities:
+        if modality in bench.refused_embeds:
+            bench.not_run.append(f"precomputed embeddings of {modality}s: {bench.refused_embeds[modality]}")
+            continue
         several = _several_items(session, modality)
         refused = bench.recipe.no_embeds.get(modality, "the recipe makes none")
         for name, items in (("several items", several), ("one item", several[:1])):

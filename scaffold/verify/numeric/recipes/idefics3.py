@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ class Idefics3(Recipe):
     host_class = "Idefics3ForConditionalGeneration"
     modalities = ("image",)
     min_budget = 16
-    no_embeds = MappingProxyType({"image": "its processor takes pixels alone (`get_items` of `ImageProcessorItems`)"})
 
     _PATCH = 8
     _SIDE = 4 * _PATCH

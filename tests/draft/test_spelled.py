@@ -1,0 +1,70 @@
+"""What a model's code reads of the configuration decides between several values that are equal in a recording."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scaffold.draft.locate import locate
+from scaffold.draft.numbers import put_width
+from scaffold.draft.sheet import Sheet
+from scaffold.draft.spelled import sides_of_images, widths_read
+
+pytestmark = pytest.mark.trees
+
+NEMOTRON, TEXT = "LlamaNemotronVLModel", "self.model_config.hf_text_config.hidden_size"
+EAGLE, QWEN = "Eagle2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "read"),
+    [
+        (NEMOTRON, {TEXT, "self.config.vision_config.hidden_size"}),
+        (EAGLE, {"self.config.text_config.hidden_size", "self.config.vision_config.hidden_size"}),
+        ("Ovis", {"self.config.hidden_size"}),
+        ("WhisperForConditionalGeneration", {"self.config.d_model"}),
+    ],
+)
+def test_the_widths_that_a_model_reads(release_tree: Any, architecture: str, read: set[str]) -> None:
+    assert set(widths_read(locate(release_tree("0.33.0"), architecture))) == read
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sides"),
+    [
+        # The processor cuts images into tiles of this side, whatever the model counts tokens by.
+        (EAGLE, ["self.config.force_image_size or self.config.vision_config.image_size"]),
+        ("InternVLChatModel", 2 * ["self.config.vision_config.image_size"]),
+        (NEMOTRON, 2 * ["self.config.force_image_size"]),
+        # The check of the model's inputs says it.
+        ("OpenVLAForActionPrediction", ["self.config.image_sizes[0]"]),
+        (QWEN, []),
+    ],
+)
+def test_the_side_of_images_that_code_says(release_tree: Any, architecture: str, sides: list[str]) -> None:
+    assert list(sides_of_images(locate(release_tree("0.33.0"), architecture), "h")) == sides
+
+
+@pytest.mark.parametrize(
+    ("numbers", "drafted"),
+    [
+        # The text is the whole configuration, or a part of it.
+        ({"self.config.hidden_size": 96}, TEXT),
+        ({"self.config.hidden_size": 32, "self.config.text_config.hidden_size": 96}, TEXT),
+        ({"self.model_config.hf_text_config.hidden_size": 96, "self.config.hidden_size": 96}, TEXT),
+        # Of another width it is not what the model reads.
+        ({"self.config.hidden_size": 96, "self.config.text_config.hidden_size": 32}, "self.config.hidden_size"),
+    ],
+)
+def test_the_width_that_a_model_reads_comes_before_others(
+    release_tree: Any, numbers: dict[str, int], drafted: str
+) -> None:
+    sheet, batch = Sheet({}), SimpleNamespace(results=[SimpleNamespace(shape=(4, 96))])
+    recording: Any = SimpleNamespace(numbers=numbers, guessed=())
+
+    put_width(locate(release_tree("0.33.0"), NEMOTRON), recording, batch, sheet)  # type: ignore[arg-type]
+
+    assert sheet.value("output.hidden_size") == drafted
+    assert not sheet.questions
