@@ -383,8 +383,8 @@ def describe_change(
 def shared_title(change: PortChange) -> str:
     """A title with the tags that the guide asks for."""
     checks = checks_in(change.plan.files)
-    parts = ["the encoder CUDA graph manager"] * bool(checks) + ["the tests of its ports"] * _has_comparison(change)
-    return f"[Multimodal] Prepare {' and '.join(parts)} for further models"
+    parts = ["the manager"] * bool(checks) + ["the tests"] * _has_comparison(change)
+    return f"[Multimodal] Prepare {' and '.join(parts)} of encoder CUDA graphs for further models"
 
 
 def _has_comparison(change: PortChange) -> bool:

@@ -53,7 +53,7 @@ def test_what_ports_share_comes_first_and_a_port_is_the_model_alone(run, tree) -
     assert "nothing to do, the tree has what ports share already" in again.err
 
     told = run("pr", "llava_next", "--vllm", tree, "--shared")
-    assert "Title: [Multimodal] Prepare the encoder CUDA graph manager and the tests of its ports" in told.err
+    assert "Title: [Multimodal] Prepare the manager and the tests of encoder CUDA graphs" in told.err
     assert "what users can run is documented" not in told.err
     assert "vllm-project/vllm#58122, which is open, has this aim" in told.out
     assert "may ask for `check_outputs`" in told.out
@@ -86,7 +86,7 @@ def test_a_model_without_embeddings_prepares_the_tests_alone(run, tree) -> None:
     assert changed(tree, before) == {HELPERS, ENTRIES}
 
     told = run("pr", "paligemma", "--vllm", tree, "--shared")
-    assert "Title: [Multimodal] Prepare the tests of its ports for further models" in told.err
+    assert "Title: [Multimodal] Prepare the tests of encoder CUDA graphs for further models" in told.err
     assert "open, has this aim" not in told.out
     # The checks of the manager are left for the next model, which asks for one.
     missing = run("pr", "llava_next", "--vllm", tree, "--shared")
