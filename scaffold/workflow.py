@@ -522,14 +522,14 @@ def short_request(prepared: PreparedPort, tree: SourceTree) -> NumericRequest:
     )
 
 
-def _refused_embeds(tree: SourceTree, module: str, class_name: str) -> dict[str, str]:
-    """Why the processor of a class refuses precomputed embeddings, by modality."""
+def _refused_embeds(tree: SourceTree, module: str, class_name: str) -> dict[str, dict[str, str]]:
+    """Why the processor of a class refuses precomputed embeddings, by modality; a recipe may build another class."""
     from scaffold.descriptor.port import MODALITIES
     from scaffold.protocol import find_model
     from scaffold.tower.paths import ModelPaths
 
     paths = ModelPaths(tree, find_model(tree, module, class_name).path, class_name)
-    return {modality: why for modality in MODALITIES if (why := paths.refused_embeds(modality))}
+    return {class_name: {modality: why for modality in MODALITIES if (why := paths.refused_embeds(modality))}}
 
 
 def recording_request(

@@ -217,7 +217,7 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     single = counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
     what = modality if modality == SOUND else "image"
     unit = unit_word(what, single=single)
-    after = f"_finish_{what}_features" if single else f"_merge_{unit}_embeddings"
+    after = f"_process_{what}_features" if single else f"_merge_{unit}_embeddings"
     dialect = dialect_of(subject.tree)
     # Where the protocol names no paths, an item may not be without tokens.
     named = dialect is not None and dialect.paths is Paths.NAMED

@@ -111,6 +111,7 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             sheet, f"{at}.max_model_len", subject.tree, keywords.get("max_model_len"), place, example, recording
         )
         sheet.put(f"{at}.dummy_arch", architecture, place, why="random weights: the checkpoint may be large")
+        sheet.put(f"{at}.core_model", True, why="vLLM's CI runs entries of random weights with each change")
         _put_overrides(sheet, f"{at}.dummy_overrides", keywords, place, recording)
         _put_budget(sheet, subject.tree)
         for option in ("trust_remote_code", "revision", "tokenizer_mode"):

@@ -64,7 +64,7 @@ _BUFFERS = {
     "lengths": "None in the recording: FlashInfer's attention alone asks for it",
 }
 #: Names for the methods of an explicit port.
-_BEFORE, _AFTER = "prepare_layers", "_finish_image_features"
+_BEFORE, _AFTER = "prepare_layers", "_process_image_features"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from scaffold.protocol import find_model, find_subclasses
 from scaffold.syntax import (
     FunctionNode,
     assigned_to,
+    call_name,
     dotted,
     find_method,
     has_attribute,
@@ -163,7 +164,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         facts,
         has_input_dtype=_has_input_dtype(port.pixels.dtype, f"self.{port.tower}", program, [(module, owner)]),
         has_vllm_config=_has(family, "vllm_config"),
-        has_multimodal_config=_has(family, "multimodal_config"),
+        has_multimodal_config=_keeps_inputs(family, typed=facts.checks_types),
         attention_fills_zeros=not (attention_leaves_rows(tree) or own_attention_leaves_rows(tree, tower.file)),
         has_lengths=bool(port.lengths & set(tower.keys)),
         info_class=_info_class(port.frames_info, program, family[0]) if port.frames_info else None,
@@ -569,6 +570,14 @@ def _embeds_nothing(family: Family) -> bool:
     method = next((method for method in methods if method is not None), None)
     returns = ast.unparse(method.returns) if method is not None and method.returns is not None else ""
     return "None" in returns or "Optional" in returns
+
+
+def _keeps_inputs(family: Family, *, typed: bool) -> bool:
+    """Whether a class keeps the configuration of its inputs; `typed`: as one that is never None."""
+    owner = next((owner for _, owner in family if has_attribute(owner, "multimodal_config")), None)
+    if owner is None or not typed:
+        return owner is not None
+    return any(call_name(node) == "get_multimodal_config" for node in ast.walk(owner))
 
 
 def _has(family: Family, attribute: str) -> bool:

@@ -716,7 +716,7 @@ def test_images_of_few_embeddings_claim_more(release_tree: Any) -> None:
     one, few, more = (prepare_port(port_of("llava", (tokens, f"tokens: {number}")), tree) for number in (1, 7, 8))
     source = " ".join(one.plan.methods.source.split())
     assert "_encoder_cudagraph_image_tokens: int = 16" in source
-    assert "return num_tokens, num_tokens**2" in source
+    assert "min(vllm_config.scheduler_config.max_num_seqs, num_tokens)" in source
     assert 'output_tokens=1, path_output_tokens={"default": self._encoder_cudagraph_image_tokens}' in source
     assert "min(max_batch_size, token_budget // self._encoder_cudagraph_image_tokens), 1" in source
     assert "output_tokens=7, path_output_tokens" in " ".join(few.plan.methods.source.split())

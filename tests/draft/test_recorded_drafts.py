@@ -334,7 +334,7 @@ def test_no_explicit_port_of_units_that_a_model_changes(record: Record, draft: D
 
 def test_an_explicit_port_of_rows_has_what_the_encoders_call_reads(record: Record, draft: Drafts) -> None:
     shipped = document_of("mistral3")["explicit"]
-    assert values(draft(MISTRAL))["explicit"] == shipped | {"after": "_finish_image_features"}
+    assert values(draft(MISTRAL))["explicit"] == shipped | {"after": "_process_image_features"}
 
 
 @pytest.mark.parametrize(

@@ -487,3 +487,26 @@ INFO = "    info=Qwen2_5_VLProcessingInfo,\n"
 )
 def test_a_processing_info_that_cannot_be_read(qwen, changes):
     assert plan(qwen("0.33.0", *changes)).facts.info_class is None
+
+
+GIVEN = ("vllm_config.model_config.get_multimodal_config()", "vllm_config.model_config.multimodal_config")
+
+
+@pytest.mark.parametrize(
+    ("release", "changes", "kept"),
+    [
+        ("0.33.0", (), True),
+        ("0.33.0", (GIVEN,), False),
+        ("0.33.0", (("self.multimodal_config", "self._inputs"),), False),
+    ],
+)
+def test_the_configuration_of_inputs_is_asked_for_where_mypy_would_not_read_it(qwen, release, changes, kept):
+    tree = qwen(release, *changes)
+    assert plan(tree).facts.has_multimodal_config is kept
+    source = prepare_port(load_port("qwen2_5_vl"), tree, replace=True).plan.methods.source
+    assert (".get_multimodal_config()" in source) is not kept
+    assert ("self.multimodal_config.get_limit_per_prompt" in source) is kept
+
+
+def test_no_type_is_asked_for_where_the_tree_checks_none(qwen):
+    assert plan(qwen("0.24.0")).facts.has_multimodal_config

@@ -353,7 +353,7 @@ def _check(
     modalities = [modality for modality in request["modalities"] if modality in recipe.modalities]
     bench = session.Bench(lab, host, config, recipe, modalities, data["inputs"], data["oracle"])
     bench.counts_units, bench.single = options["counts_units"], options["single"]
-    bench.in_tree, bench.refused_embeds = options["in_tree"], options["refused_embeds"]
+    bench.in_tree, bench.refused_embeds = options["in_tree"], options["refused_embeds"].get(recipe.host_class, {})
     sessions = session.sessions_of(recipe, options["edges"], options["short"])
     total = sum(1 for _ in session.wanted_cases(sessions, modalities))
     bench.say = lambda text: events.send("case", text=text, total=total)

@@ -41,7 +41,7 @@ class NumericOptions:
     makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
     whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items. `in_tree`
     is False for a port that re-enters, which adapters are. `inherited` is for a class that inherits its port, and whose
-    processor may offer less. `refused_embeds` says of modalities why no request brings precomputed embeddings of them.
+    processor may offer less. `refused_embeds` says, by class and modality, why no request brings precomputed ones.
     `timeout_s` is the wall-clock limit of one child process, in seconds.
     """
 
@@ -56,7 +56,7 @@ class NumericOptions:
     single: bool = False
     in_tree: bool = True
     inherited: bool = False
-    refused_embeds: Mapping[str, str] = field(default_factory=dict)
+    refused_embeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     timeout_s: float = 240.0
 
 
