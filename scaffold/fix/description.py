@@ -47,10 +47,12 @@ def _notes(fix: Fix) -> Iterator[str]:
 
 
 def _plan(fix: Fix, command: str) -> Iterator[str]:
-    tests = [change.path for change in fix.changes if change.path.startswith("tests/")]
+    own = [repair.test for repair in fix.proven.repairs if repair.test]
+    others = {change.path for change in fix.changes} - {test.path for test in own}
+    tests = [test.name for test in own] + sorted(path for path in others if path.startswith("tests/"))
     if tests:
         yield "Unit tests of the repaired methods, on a CPU and without weights. Run them before the change, too:"
-        yield from ("", "```sh", *(f"pytest {path}" for path in tests), "```", "")
+        yield from ("", "```sh", *(f"pytest {test}" for test in tests), "```", "")
     untested = ", ".join(repair.name for repair in fix.proven.repairs if not repair.test and repair.methods)
     if untested:
         yield from (

@@ -14,7 +14,7 @@ from itertools import accumulate
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
 from scaffold.edit import AddImport, apply_edits
-from scaffold.fix.unit_tests import put_tests, unit_test
+from scaffold.fix.unit_tests import UnitTest, put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
@@ -55,7 +55,7 @@ class Repair:
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
     thread: str = ""
     imports: tuple[AddImport, ...] = ()
-    test: str = ""
+    test: UnitTest | None = None
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
