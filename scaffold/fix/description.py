@@ -31,7 +31,9 @@ def _purpose(fix: Fix) -> Iterator[str]:
     for repair in fix.proven.repairs:
         place = f"`{repair.edits[0].path or repair.path}:{repair.span.line}`"
         yield f"- {repair.what[0].upper()}{repair.what[1:]}. Now {repair.so} ({place})."
-    yield "- Eager results stay bit-identical, and no check that passed fails."
+        if repair.cost:
+            yield f"- What it costs: {repair.cost}."
+    yield "- Eager results of one rank stay bit-identical, and no check that passed fails."
 
 
 def _notes(fix: Fix) -> Iterator[str]:

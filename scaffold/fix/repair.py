@@ -14,7 +14,7 @@ from itertools import accumulate
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
 from scaffold.edit import AddImport, apply_edits
-from scaffold.fix.unit_tests import UnitTest, put_tests, unit_test
+from scaffold.fix.unit_tests import Layer, UnitTest, put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
 from scaffold.tower.source import Method, Owner, Program
@@ -40,8 +40,9 @@ class TextEdit:
 class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
-    `imports` are what the edits of `path` use, and `test` is a unit test for vLLM (`unit_tests`).
+    `what` is the fault, `so` the edit and `cost` what users pay for it, for people. `thread` is an open pull request of
+    vLLM that mends the fault. `imports` are what the edits of `path` use, and `test` is a unit test for vLLM
+    (`unit_tests`).
     """
 
     name: str
@@ -56,6 +57,7 @@ class Repair:
     thread: str = ""
     imports: tuple[AddImport, ...] = ()
     test: UnitTest | None = None
+    cost: str = ""
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -130,9 +132,12 @@ class Port:
         what: str,
         so: str,
         answers: Callable[[Check], bool],
+        *,
         imports: tuple[AddImport, ...] = (),
+        cost: str = "",
+        layer: Layer | None = None,
     ) -> Repair | None:
-        """None where the methods are of several classes, which no edit of one file mends."""
+        """None where the methods are of several classes, which no edit of one file mends. `layer` is for its test."""
         methods = [methods] if isinstance(methods, str) else methods
         module, owner, _ = self.methods[methods[0]]
         if any(self.methods[method][1] is not owner for method in methods):
@@ -140,9 +145,9 @@ class Port:
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
         thread, places = _THREADS.get((name, owner.name), ""), tuple(edits)
-        test = unit_test(self, name)
+        test = unit_test(self, name, layer)
         return Repair(
-            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test
+            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test, cost
         )
 
     def first(self, name: str) -> ast.stmt:

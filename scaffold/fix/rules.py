@@ -17,10 +17,11 @@ from functools import partial
 from scaffold.edit import AddImport
 from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Place, Port, Repair, TextEdit, find_heirs, put
+from scaffold.fix.unit_tests import Layer
 from scaffold.plan import manager
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
+from scaffold.syntax import FunctionNode, call_name, self_attribute
 from scaffold.tower.paths import ModelPaths
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
@@ -374,29 +375,66 @@ def _no_sharding_inside(port: Port) -> Repair | None:
     )
 
 
-def _no_graphs_where_shared(port: Port) -> Repair | None:
-    """No modality has graphs where ranks encode items of their own with layers whose weights all of them share."""
+def _no_layer_split(port: Port) -> Repair | None:
+    """A linear layer of a part of the model is split over ranks with data parallelism, too: it lacks the `disable_tp`
+    that the other layers of its module have. It gets the same call, or the variable that its method has for it.
+    """
     from scaffold.cut import splits_weights
 
-    listed = [one for call in _calls(port.function(CONFIG)) for one in call.keywords if one.arg == "modalities"]
     family = list(port.program.lineage(port.owner))
-    made = {(module, call_name(call) or "") for module, owner in family for call in _calls(owner)}
-    parts = filter(None, (port.program.resolve(module, name) for module, name in made))
-    shares = any(splits_weights(node) for _, owner in parts for node in ast.walk(owner))
-    if len(listed) != 1 or not shares or not any(has_attribute(owner, _SWITCH) for _, owner in family):
+    made = dict.fromkeys((module, call_name(call) or "") for module, owner in family for call in _calls(owner))
+    parts = [found for module, name in made if (found := port.program.resolve(module, name)) is not None]
+    split = [
+        (home, part, method, node)
+        for home, part in parts
+        for method in part.body
+        if isinstance(part, ast.ClassDef) and isinstance(method, ast.FunctionDef)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Assign) and splits_weights(node.value)
+    ]
+    if len(split) != 1 or FORWARD not in port.methods:
         return None
+    [(home, part, method, node)] = split
+    layer, said = self_attribute(node.targets[0]), _said_by_siblings(home.tree)
+    if layer is None or len(said) != 1 or not isinstance(node.value, ast.Call):
+        return None
+    [switch] = said
+    given = next((name for name, call in _calls_by_name(method).items() if call == switch), switch)
     return port.repair(
-        "no graphs where ranks share layers",
-        CONFIG,
-        [
-            port.insert(CONFIG, listed[0], ["# Ranks share a layer of the projector: none may have items of its own."]),
-            put(listed[0].value, f"[] if self.{_SWITCH} else {port.text(CONFIG, listed[0].value)}"),
-        ],
-        "with data parallelism each rank encodes items of its own, and a layer between pixels and embeddings whose "
-        "weights ranks share mixes their results",
-        "such servers have no graphs",
+        "no layer split over ranks",
+        FORWARD,
+        [_argument(home.file, node.value, f"disable_tp={given}")],
+        f"with data parallelism each rank encodes items of its own, and `{layer}` of `{part.name}` is split over "
+        "ranks, as no layer of the tower is: ranks that run it on equally many rows mix embeddings of different images "
+        "without an error, and others wait",
+        f"`disable_tp={given}` keeps it whole, as the tower's layers are",
         lambda check: check.code == "VCG670",
+        cost=f"with data parallelism each rank holds all weights of `{layer}`, and eager results may differ in their "
+        "last bits, since no rank computes a part of them any more",
+        layer=Layer((home, part, method), layer, switch.removesuffix("()")),
     )
+
+
+def _said_by_siblings(module: ast.Module) -> set[str]:
+    """The calls without arguments that the layers of a module take `disable_tp` from; empty for anything else."""
+    found: set[str] = set()
+    for method in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
+        named = _calls_by_name(method)
+        given = [one.value for call in _calls(method) for one in call.keywords if one.arg == "disable_tp"]
+        found |= {named.get(text := ast.unparse(value), text) for value in given}
+    return found if all(text.endswith("()") and text[:-2].isidentifier() for text in found) else set()
+
+
+def _calls_by_name(method: FunctionNode) -> dict[str, str]:
+    """The names that a method sets once, to a call, and the call."""
+    set_to = Counter(n.id for n in ast.walk(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return {
+        target.id: ast.unparse(node.value)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name) and set_to[target.id] == 1
+    }
 
 
 def _entries(port: Port, heirs: Sequence[Owner]) -> list[Method]:
@@ -472,7 +510,7 @@ _RULES = (
     _copy_on_clone,
     _finished_once,
     _no_sharding_inside,
-    _no_graphs_where_shared,
+    _no_layer_split,
     _embeddings_run_eagerly,
     _many_frames_run_eagerly,
 )

@@ -18,7 +18,7 @@ from scaffold.edit import AddImport, apply_edits
 from scaffold.protocol import SourceTree, read_protocol
 from scaffold.render import Signatures, render_template, template_root
 from scaffold.syntax import FunctionNode, dotted, made_by, name_path
-from scaffold.tower.source import Owner, Program
+from scaffold.tower.source import Method, Owner, Program
 
 if TYPE_CHECKING:
     from scaffold.fix.repair import Port
@@ -43,6 +43,15 @@ class UnitTest:
         return f"{self.path}::{_function(self.source)[1].name}"
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a part of the model: the method that makes it, its name, and the function that `disable_tp` asks."""
+
+    method: Method
+    name: str
+    switch: str
+
+
 def _function(source: str) -> tuple[list[ast.stmt], ast.FunctionDef]:
     """The imports of a test, and its function."""
     *heads, function = ast.parse(source).body
@@ -50,7 +59,7 @@ def _function(source: str) -> tuple[list[ast.stmt], ast.FunctionDef]:
     return heads, function
 
 
-def unit_test(port: Port, rule: str) -> UnitTest | None:
+def unit_test(port: Port, rule: str, layer: Layer | None = None) -> UnitTest | None:
     """The test of a rule; None where there is none for this port, or for this tree."""
     template = f"fix/{rule.replace(' ', '_')}.py.jinja"
     source = (template_root() / template).read_text("utf-8")
@@ -66,17 +75,22 @@ def unit_test(port: Port, rule: str) -> UnitTest | None:
         found = port.program.method((home, encoder), "prepare_encoder_metadata")
         run += [((home, encoder), found[2])] if found is not None else []
     model = dotted(module.file).rpartition(".")[2]
+    home, cls = (module, owner) if layer is None else layer.method[:2]
     test = render_template(
         template,
         model=model,
-        cls=owner.name,
-        home=dotted(module.file),
+        cls=cls.name,
+        home=dotted(home.file),
         tower=tower,
+        layer=layer and layer.name,
+        switch=layer and layer.switch,
         names={name for _, method in run for name in _names_of_self(method)},
         signature=signature,
     )
     known = {*re.findall(r"\w+", test)}
-    if not all(_reads_no_more(port.program, owner, method, known) for owner, method in run):
+    made = () if layer is None else ast.walk(layer.method[2])
+    read = {node.attr for node in made if isinstance(node, ast.Attribute)} - {"__init__"}
+    if not read <= known or not all(_reads_no_more(port.program, owner, method, known) for owner, method in run):
         return None
     paths = [f"{_FOLDER}/test_{name}.py" for name in (model, model.removesuffix(_SUFFIX))]
     return UnitTest(next(filter(port.tree.exists, paths), paths[0]), test)

@@ -138,12 +138,9 @@ PLACES = [
     ),
     (
         "mllama4",
-        "no graphs where ranks share layers",
-        ['modalities=["image"],'],
-        [
-            "# Ranks share a layer of the projector: none may have items of its own.",
-            'modalities=[] if self.use_data_parallel else ["image"],',
-        ],
+        "no layer split over ranks",
+        [],
+        ["disable_tp=is_vit_use_data_parallel(),"],
     ),
     *((model, "many frames run eagerly", [], MANY) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     (
@@ -177,7 +174,7 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
         "video = ",
         "if modality",
         "# Keep",
-        "modalities=",
+        ",",
         "self.res",
         "# Copy",
         "if self.use_dp",
@@ -206,7 +203,7 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "internvl": ["no sharding inside", embeds],
         "kimi_vl": ["bound in rows"],
         "minicpmv": [embeds],
-        "mllama4": ["no graphs where ranks share layers"],
+        "mllama4": ["no layer split over ranks"],
         # Its own padding functions make the first one right: no check fails, and so nothing asks for the repair.
         "qwen2_5_vl": ["pad as captured", embeds, frames],
         "qwen2_vl": ["pad as captured", embeds, frames],
@@ -313,11 +310,17 @@ UNSURE = {
         "another function": ("torch.cat(parts, dim=0) if", "torch.stack(parts, dim=0) if"),
         "no call": ("torch.cat(parts, dim=0) if", "whole if"),
     },
-    ("no graphs where ranks share layers", "mllama4", LLAMA4): {
+    ("no layer split over ranks", "mllama4", LLAMA4): {
         "each rank has all weights": ("gather_output=True,", "gather_output=True,\n            disable_tp=True,"),
         "the model makes no such layer": ("= Llama4MultiModalProjector(", "= nn.Linear("),
-        "no switch tells": ("self.use_data_parallel = multimodal_config", "self.shards = multimodal_config"),
-        "no list of modalities": ('            modalities=["image"],\n', ""),
+        "the layer has no name": ("self.linear_1 = Col", "linear_1 = Col"),
+        "other layers are split, too": ("            disable_tp=use_data_parallel,\n", ""),
+        "other layers do not ask a function": ("disable_tp=use_data_parallel,", "disable_tp=quant_config is None,"),
+        "other layers differ": (
+            "disable_tp=use_data_parallel,\n        )\n        self.fc2",
+            "disable_tp=a(),\n        )\n        self.fc2",
+        ),
+        "there is no port": ("def encoder_cudagraph_forward(", "def other("),
     },
 }
 REASONS = [(*place, why, *texts) for place, reasons in UNSURE.items() for why, texts in reasons.items()]
@@ -375,6 +378,15 @@ def test_a_parameter_goes_through_all_files_to_the_switch(release_tree, model):
     assert found == SHARDED[model]
     mended = tree.with_files({change.path: change.after or b"" for change in changes})
     assert "no sharding inside" not in found_in(mended, model)
+
+
+def test_a_layer_takes_the_variable_that_its_method_has(release_tree):
+    made = "        super().__init__()\n        self.linear_1 ="
+    tree = with_text(
+        release_tree("0.33.0"), LLAMA4, made, made.replace("()\n", "()\n        whole = is_vit_use_data_parallel()\n"),
+    )  # fmt: skip
+    repair = found_in(tree, "mllama4")["no layer split over ranks"]
+    assert [edit.new.decode() for edit in repair.edits] == [", disable_tp=whole"]
 
 
 def test_line_ends_stay(release_tree):
@@ -457,8 +469,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("ernie45_vl", "finished once", failed("VCG658"), False),
     ("internvl", "no sharding inside", failed("VCG661"), True),
     ("internvl", "no sharding inside", failed("VCG660"), False),
-    ("mllama4", "no graphs where ranks share layers", failed("VCG670"), True),
-    ("mllama4", "no graphs where ranks share layers", failed("VCG661"), False),
+    ("mllama4", "no layer split over ranks", failed("VCG670"), True),
+    ("mllama4", "no layer split over ranks", failed("VCG661"), False),
     ("deepseek_vl2", "embeddings run eagerly", failed("VCG660"), True),
     ("deepseek_vl2", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),
