@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -17,7 +17,7 @@ from scaffold.edit import AddImport, apply_edits
 from scaffold.fix.unit_tests import Layer, UnitTest, put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
-from scaffold.tower.source import Method, Owner, Program
+from scaffold.tower.source import Method, Module, Owner, Program
 from scaffold.verify.numeric import Check
 
 #: Open pull requests of vLLM that have a rule's repair for a class.
@@ -155,14 +155,26 @@ class Port:
         body = self.function(name).body
         return next((node for node in body if not _stays_ahead(node)), body[-1])
 
-    def insert(self, name: str, node: ast.stmt | ast.keyword, lines: Sequence[str]) -> TextEdit:
-        """These lines before a statement of a method, or an argument on a line of its own, and the comment above it."""
-        text = self.methods[name][0].text.splitlines()
+    def insert(self, name: str, node: ast.stmt, lines: Sequence[str]) -> TextEdit:
+        """These lines before a statement of a method, and the comment above it."""
+        return self.above(self.methods[name][0], node, lines)
+
+    def above(self, module: Module, node: ast.stmt, lines: Sequence[str]) -> TextEdit:
+        """The same of a statement in any module."""
+        text = module.text.splitlines()
         line = node.lineno
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
-        end = self.newline(self.methods[name][0].file)
-        return TextEdit((line, 0), (line, 0), "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines).encode())
+        end = self.newline(module.file)
+        new = "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines)
+        return TextEdit((line, 0), (line, 0), new.encode(), module.file)
+
+    def comment_on(self, module: Module, node: ast.stmt, text: str) -> Iterator[TextEdit]:
+        """This comment above a statement, and above the one that stood behind it, for which there is no room."""
+        end_line, end = node.end_lineno or 0, node.end_col_offset or 0
+        behind = module.text.splitlines()[end_line - 1].encode()[end:]
+        yield self.above(module, node, [text, *filter(None, [behind.decode().strip()])])
+        yield TextEdit((end_line, end), (end_line, end + len(behind)), b"", module.file)
 
     def comment(self, name: str, text: str) -> TextEdit:
         """This comment in the place of the one above the first statement of a method, if there is one."""

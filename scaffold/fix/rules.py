@@ -2,7 +2,7 @@
 
 A rule reads the syntax tree of a method. It gives exact places of the file, and the text to put there, in the names of
 the method. It judges nothing: `answers` says which failing checks it is for, and only a run of the checks decides
-whether it is kept (`scaffold.fix.proof`). A parameter that a rule adds has a default, and overriding methods of
+whether it is kept (`scaffold.fix.proof`). A keyword that a rule adds has a default, and overriding methods of
 subclasses get it as well.
 """
 
@@ -331,8 +331,9 @@ def _finished_once(port: Port) -> Repair | None:
 
 
 def _no_sharding_inside(port: Port) -> Repair | None:
-    """The manager has given each rank its own items. A forward that shares them out once more waits for ranks that run
-    another graph. So each method on the way to vLLM's switch gets a parameter that turns the sharing off.
+    """The manager has given each rank its own items. A forward that shares them out once more encodes a part of them,
+    and gathers the parts of other ranks' items. So each method on the way to vLLM's switch gets a parameter that turns
+    the sharing off.
     """
     from scaffold.cut import find_sharding
 
@@ -352,25 +353,32 @@ def _no_sharding_inside(port: Port) -> Repair | None:
     else:
         return None
     edits = [
-        _argument(module.file, call, "shard=False")
+        edit
         for module, _, method in entries
-        for call in _calls(method)
-        if ast.unparse(call.func) in found.calls
+        for statement in ast.walk(method)
+        if isinstance(statement, (ast.Assign, ast.Return))
+        for call in ast.walk(statement)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in found.calls
+        for edit in (
+            _argument(module.file, call, f"{_SWITCH}=False"),
+            *port.comment_on(module, statement, "# The manager has distributed the items over the ranks."),
+        )
     ]
     for (path, class_name, name), calls in found.forwards.items():
         method = port.program.own_method(port.program.owner(path, class_name), name)
         assert method is not None, name
         given = method[2].args
-        if given.vararg or given.kwarg or "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
+        if given.vararg or given.kwarg or _SWITCH in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
             return None
         edits += _with_parameter(path, method[2], calls)
     return port.repair(
         "no sharding inside",
         (FORWARD, EAGER),
         edits,
-        "with data parallelism the encoder shares out again what the manager has shared, and a graph waits for ranks "
-        "that run another one",
-        "a parameter turns the sharing off",
+        "with data parallelism the encoder shares out again the items that the manager has given to a rank: ranks "
+        "whose batches have one size mix embeddings of different images without an error, and others wait for each "
+        "other",
+        f"the keyword `{_SWITCH}` turns the sharing off",
         lambda check: check.code == "VCG661",
     )
 
@@ -405,8 +413,8 @@ def _no_layer_split(port: Port) -> Repair | None:
         FORWARD,
         [_argument(home.file, node.value, f"disable_tp={given}")],
         f"with data parallelism each rank encodes items of its own, and `{layer}` of `{part.name}` is split over "
-        "ranks, as no layer of the tower is: ranks that run it on equally many rows mix embeddings of different images "
-        "without an error, and others wait",
+        "ranks, as no layer of the tower is: ranks whose batches have one size mix embeddings of different images "
+        "without an error, and others wait for each other",
         f"`disable_tp={given}` keeps it whole, as the tower's layers are",
         lambda check: check.code == "VCG670",
         cost=f"with data parallelism each rank holds all weights of `{layer}`, and eager results may differ in their "
@@ -459,17 +467,17 @@ def _argument(path: str, call: ast.Call, text: str) -> TextEdit:
 
 
 def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> Iterator[TextEdit]:
-    """The parameter `shard` of a method, what it guards, and the calls that pass it."""
+    """The keyword of a method that turns the switch off, what it guards, and the calls that pass it."""
     last = max(
         ast.walk(method.args), key=lambda node: (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
     )
     assert isinstance(last, (ast.expr, ast.arg)), "a parameter or its default"
-    yield _behind(path, last, "shard: bool = True")
+    yield _behind(path, last, f"{'' if method.args.kwonlyargs else '*, '}{_SWITCH}: bool = True")
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and self_attribute(node) == _SWITCH:
-            yield replace(put(node, f"(shard and self.{_SWITCH})"), path=path)
+            yield replace(put(node, f"({_SWITCH} and self.{_SWITCH})"), path=path)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in calls:
-            yield _argument(path, node, "shard=shard")
+            yield _argument(path, node, f"{_SWITCH}={_SWITCH}")
 
 
 def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:

@@ -343,24 +343,28 @@ def test_a_factor_that_stands_twice_is_a_square(release_tree):
     assert repair.so == "the bound is `token_budget * (spatial_merge_size**2)`"
 
 
-PASSED = ["self, input_tensor: torch.Tensor | None, shard: bool = True", "if shard and self.use_data_parallel:"]
+GUARD = "if use_data_parallel and self.use_data_parallel:"
+PASSED = ["self, input_tensor: torch.Tensor | None, *, use_data_parallel: bool = True", GUARD]
+DISTRIBUTED = "# The manager has distributed the items over the ranks."
 #: The lines that come, by file.
 SHARDED = {
     "internvl": {
         "internvl.py": [
-            "def extract_feature(", "self, pixel_values: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
-            "vit_embeds = self.vision_model(pixel_values=pixel_values, shard=shard)",
-            *["out = self.extract_feature(pixel_values, shard=False)  # [N, num_image_token, H]"] * 2,
+            "def extract_feature(", "self, pixel_values: torch.Tensor, *, use_data_parallel: bool = True",
+            ") -> torch.Tensor:", "vit_embeds = self.vision_model(",
+            "pixel_values=pixel_values, use_data_parallel=use_data_parallel", ")",
+            *[DISTRIBUTED, "# [N, num_image_token, H]",
+              "out = self.extract_feature(pixel_values, use_data_parallel=False)"] * 2,
         ],
-        "intern_vit.py": ["shard: bool = True,", "if shard and self.use_data_parallel:"],
+        "intern_vit.py": ["*,", "use_data_parallel: bool = True,", GUARD],
     },
     # One method alone calls the tower for a graph and for an eager batch. Two subclasses have the switch themselves.
     "step3_vl": {
         "step3_vl.py": [
-            "shard: bool = True,", "if shard and self.use_data_parallel:",
-            "self._get_vision_model_output(pixel_values, shard=False)", "def _get_vision_model_output(",
-            "self, input_tensor: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
-            "return self.vision_model(input_tensor, shard=shard)[:, 4:]",
+            "*,", "use_data_parallel: bool = True,", GUARD, DISTRIBUTED,
+            "self._get_vision_model_output(pixel_values, use_data_parallel=False)", "def _get_vision_model_output(",
+            "self, input_tensor: torch.Tensor, *, use_data_parallel: bool = True", ") -> torch.Tensor:",
+            "return self.vision_model(input_tensor, use_data_parallel=use_data_parallel)[", ":, 4:", "]",
         ],
         "step3p7.py": PASSED,
         "step_vl.py": PASSED,
@@ -387,6 +391,14 @@ def test_a_layer_takes_the_variable_that_its_method_has(release_tree):
     )  # fmt: skip
     repair = found_in(tree, "mllama4")["no layer split over ranks"]
     assert [edit.new.decode() for edit in repair.edits] == [", disable_tp=whole"]
+
+
+def test_a_keyword_joins_those_that_are_there(release_tree):
+    plain = "self, pixel_values: torch.Tensor) -> torch.Tensor:"
+    keyword = plain.replace("Tensor)", "Tensor, *, scale: float = 1.0)")
+    tree = with_text(release_tree("0.33.0"), INTERNVL, plain, keyword)
+    edits = found_in(tree, "internvl")["no sharding inside"].edits
+    assert b", use_data_parallel: bool = True" in {edit.new for edit in edits}
 
 
 def test_line_ends_stay(release_tree):
