@@ -45,6 +45,9 @@ _BOUND = "max_seqlen_override"
 #: vLLM's name for an encoder whose items, or parts of items, are shared out among ranks.
 _SWITCH = "use_data_parallel"
 
+#: vLLM's option for the most items of a batch, `max_batch_size` here.
+_LIMIT = "encoder_cudagraph_max_vision_items_per_batch"
+
 #: Precomputed embeddings of what an encoder of images takes.
 _EMBEDS = ("image_embeds", "video_embeds")
 
@@ -100,7 +103,7 @@ def _capture_rounds_up(port: Port) -> Repair | None:
 
 def _rows_by_budget(port: Port) -> Repair | None:
     """`min(token_budget // tokens, max_batch_size)` where an item may have several rows of a buffer: only the budget
-    limits those.
+    limits those. Their number gets the name that the processor's field has.
     """
     capture = port.function(CAPTURE)
     for node in ast.walk(capture):
@@ -116,16 +119,30 @@ def _rows_by_budget(port: Port) -> Repair | None:
         if not buffers:
             continue
         kept = port.text(CAPTURE, quotients[0])
+        comment = port.insert(CAPTURE, node, ["# An image may have several crops: only the budget limits them."])
         return port.repair(
             "rows by budget alone",
             CAPTURE,
-            [put(limit, kept)],
+            [put(limit, kept), comment, *_renamed(port, names)],
             f"the capture gives {' and '.join(f'`{key}`' for key in buffers)} at most one row an item, and an item may "
-            "have several",
+            f"have several: a replay raises where the limit of items (`{_LIMIT}`) is below the rows of a full budget",
             f"`{kept}` alone counts the rows",
             partial(_is_short, buffers),
+            cost=f"`{_LIMIT}` no longer bounds the captured rows, so graphs of large budgets have more of them",
         )
     return None
+
+
+def _renamed(port: Port, names: Sequence[str]) -> list[TextEdit]:
+    """A number of the capture by the name of the one field of numbers that the item specs read."""
+    specs, capture = port.function(ITEM_SPECS), port.function(CAPTURE)
+    keys = {node.slice.value for node in ast.walk(specs)
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)}  # fmt: skip
+    fields = [key for key in keys if isinstance(key, str) and key.startswith("num_")]
+    found = [node for node in ast.walk(capture) if isinstance(node, ast.Name)]
+    if len(names) != 1 or len(fields) != 1 or fields[0] in {node.id for node in found}:
+        return []
+    return [put(node, fields[0]) for node in found if node.id == names[0]]
 
 
 def _pad_as_captured(port: Port) -> Repair | None:

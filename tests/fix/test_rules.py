@@ -101,8 +101,12 @@ PLACES = [
     (
         "gemma3_mm",
         "rows by budget alone",
-        ["num_images = min(", "token_budget // mm_tokens_per_image,", "max_batch_size,", ")"],
-        ["num_images = token_budget // mm_tokens_per_image"],
+        ["num_images = min(", "token_budget // mm_tokens_per_image,", "max_batch_size,", ")", "num_images,"],
+        [
+            "# An image may have several crops: only the budget limits them.",
+            "num_patches = token_budget // mm_tokens_per_image",
+            "num_patches,",
+        ],
     ),
     (
         "glm4_1v",
@@ -382,6 +386,17 @@ def test_a_parameter_goes_through_all_files_to_the_switch(release_tree, model):
     assert found == SHARDED[model]
     mended = tree.with_files({change.path: change.after or b"" for change in changes})
     assert "no sharding inside" not in found_in(mended, model)
+
+
+def test_a_number_keeps_its_name_where_the_field_s_is_taken(release_tree):
+    line = "        mm_tokens_per_image = self.config.mm_tokens_per_image\n        num_images"
+    taken = line.replace("        num_images", "        num_patches = 1\n        num_images")
+    for old, new in (
+        (line, taken),
+        ('num_patches = mm_kwargs["num_patches"]\n        mm', "num_patches = [1]\n        mm"),
+    ):
+        repair = found_in(with_text(release_tree("0.33.0"), GEMMA, old, new), "gemma3_mm")["rows by budget alone"]
+        assert b"num_patches" not in {edit.new for edit in repair.edits}
 
 
 def test_a_layer_takes_the_variable_that_its_method_has(release_tree):
