@@ -128,7 +128,7 @@ def _rows_by_budget(port: Port) -> Repair | None:
             f"have several: a replay raises where the limit of items (`{_LIMIT}`) is below the rows of a full budget",
             f"`{kept}` alone counts the rows",
             partial(_is_short, buffers),
-            cost=f"`{_LIMIT}` no longer bounds the captured rows, so graphs of large budgets have more of them",
+            cost=f"`{_LIMIT}` no longer bounds the captured rows: a graph encodes as many as its budget allows",
         )
     return None
 

@@ -16,7 +16,7 @@ from test_new import make_repository
 from test_verify import BAD, SMALL
 
 from scaffold.verify.numeric import NumericReport, runner
-from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, Check
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, Check, captured_short
 
 pytestmark = pytest.mark.trees
 
@@ -137,18 +137,39 @@ def test_the_text_claims_the_repairs_and_says_what_still_fails(run, tree, monkey
     )
     text = Path("pr.md").read_text()
     assert f"Now the bound is `token_budget * kh * kw` (`{KIMI}:491`)." in text
-    assert "4 of 10 checks failed before, and 2 fail after.\n2 eager results are the same bits as before." in text
+    outside, _, folded = text.partition("<details><summary>Checks of vitcg-scaffold on a CPU: ")
+    assert folded.startswith("4 of 10 failed before, and 2 fail after</summary>\n\n")
+    assert "\n2 eager results are the same bits as before.\n" in folded
     assert "| image: small | 2 (fa2, fa3) | pass | VCG650: an attention sequence has 256 rows" in text
-    assert "These checks still fail, and have threads of their own:\n\n- VCG660, 2 checks" in text
-    assert "These checks still fail, and show no defect:\n\n- VCG662, 2 checks" in text
+    assert "These checks still fail, and have threads of their own:\n\n- VCG660, 2 checks" in outside
+    assert "VCG662" not in text, "it shows no defect, and the terminal says so"
+    assert "No defect: VCG662, 2 checks" in done.err
     assert "These checks still fail:" not in text
+    assert folded.endswith("\n\n</details>\n")
     assert f"`{KIMI}`, +1 -1 lines" in text
-    assert "vitcg-scaffold verify kimi_vl --vllm . --as-is --tail all" in text
+    assert "```sh\nvitcg-scaffold verify kimi_vl --vllm . --as-is --tail all\n```" in folded
+    assert "What it costs" not in text
     assert "No unit test for bound in rows: the port reads more than small stubs have, or the tree has no" in text
     assert "Put here what the unit tests say" not in text
     Path("pr.md").unlink()
     assert run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md").code == 0
     assert not Path("pr.md").exists(), "there is nothing to claim"
+
+
+def test_the_text_says_what_a_repair_costs(run, copied_tree, monkeypatch):
+    path = "vllm/model_executor/models/gemma3_mm.py"
+    short = replace(LONG, detail=f"{captured_short('pixel_values')} 3 entries, and a replay brings 8: {ROUND_UP}",
+                    code="VCG654")  # fmt: skip
+    lab(
+        monkeypatch, (SMALL, short), (SMALL, replace(short, passed=True), EAGER), faults=((path, b"num_images = min("),)
+    )
+    tree = copied_tree("0.33.0", "pyproject.toml", path, *PROTOCOL).root
+    done = run("fix", "gemma3_mm", "--vllm", tree, "--text", "pr.md")
+    assert done.code == 0, done.err
+    option = "`encoder_cudagraph_max_vision_items_per_batch`"
+    claims = Path("pr.md").read_text().partition("## Test Plan")[0]
+    assert f"a replay raises where the limit of items ({option}) is below the rows of a full budget. Now" in claims
+    assert f"\n- What it costs: {option} no longer bounds the captured rows" in claims
 
 
 def test_what_an_open_pull_request_has_is_named_and_written_on_request_only(run, copied_tree, monkeypatch):
