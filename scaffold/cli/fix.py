@@ -127,12 +127,14 @@ def command(
 def _for_copy(fix: Fix, copy: SourceTree) -> tuple[FileChange, ...]:
     """The changes that are left for a working copy of the release that was run.
 
-    It may have unit tests of other repairs. Raises VCG526 where it has another version of any other file: the proof
+    Its files of unit tests may have others. Raises VCG526 where it has another version of any other file: the proof
     says nothing of that.
     """
-    from scaffold.fix.unit_tests import UNIT_TESTS, put_tests
+    from scaffold.fix.unit_tests import put_tests
 
-    tree, changes = fix.tree, [change for change in fix.changes if change.path != UNIT_TESTS]
+    tests = [repair.test for repair in fix.proven.repairs if repair.test]
+    tree, files = fix.tree, {test.path for test in tests}
+    changes = [change for change in fix.changes if change.path not in files]
     others = [change for change in changes if copy.read_bytes(change.path) not in (change.before, change.after)]
     if others:
         raise DiagnosticError(
@@ -145,7 +147,7 @@ def _for_copy(fix: Fix, copy: SourceTree) -> tuple[FileChange, ...]:
             for change in others
         )
     left = [change for change in changes if copy.read_bytes(change.path) == change.before]
-    return (*left, *put_tests(copy, (repair.test for repair in fix.proven.repairs)))
+    return (*left, *put_tests(copy, tests))
 
 
 def _summarise(console: Console, fix: Fix, changes: Sequence[FileChange], verb: str) -> None:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from scaffold.changes import FileChange
 from scaffold.diagnostics import Span
 from scaffold.edit import AddImport, apply_edits
-from scaffold.fix.unit_tests import put_tests, unit_test
+from scaffold.fix.unit_tests import Layer, UnitTest, put_tests, unit_test
 from scaffold.protocol import SourceTree, find_model
 from scaffold.syntax import FunctionNode
-from scaffold.tower.source import Method, Owner, Program
+from scaffold.tower.source import Method, Module, Owner, Program
 from scaffold.verify.numeric import Check
 
 #: Open pull requests of vLLM that have a rule's repair for a class.
@@ -40,8 +40,9 @@ class TextEdit:
 class Repair:
     """A rule at the place where it applies: the edits, of one file or more, and the failing checks that they may mend.
 
-    `what` is the fault and `so` the edit, for people. `thread` is an open pull request of vLLM that mends the fault.
-    `imports` are what the edits of `path` use, and `test` is a unit test for vLLM (`unit_tests`).
+    `what` is the fault, `so` the edit and `cost` what users pay for it, for people. `thread` is an open pull request of
+    vLLM that mends the fault. `imports` are what the edits of `path` use, and `test` is a unit test for vLLM
+    (`unit_tests`).
     """
 
     name: str
@@ -55,7 +56,8 @@ class Repair:
     answers: Callable[[Check], bool] = field(compare=False, repr=False)
     thread: str = ""
     imports: tuple[AddImport, ...] = ()
-    test: str = ""
+    test: UnitTest | None = None
+    cost: str = ""
 
 
 def apply_repairs(tree: SourceTree, repairs: Sequence[Repair]) -> tuple[FileChange, ...]:
@@ -130,9 +132,12 @@ class Port:
         what: str,
         so: str,
         answers: Callable[[Check], bool],
+        *,
         imports: tuple[AddImport, ...] = (),
+        cost: str = "",
+        layer: Layer | None = None,
     ) -> Repair | None:
-        """None where the methods are of several classes, which no edit of one file mends."""
+        """None where the methods are of several classes, which no edit of one file mends. `layer` is for its test."""
         methods = [methods] if isinstance(methods, str) else methods
         module, owner, _ = self.methods[methods[0]]
         if any(self.methods[method][1] is not owner for method in methods):
@@ -140,9 +145,9 @@ class Port:
         (line, column), (end_line, end_column) = edits[0].start, edits[0].end
         span = Span(module.shown, line, column + 1, end_line, end_column + 1)
         thread, places = _THREADS.get((name, owner.name), ""), tuple(edits)
-        test = unit_test(self, name)
+        test = unit_test(self, name, layer)
         return Repair(
-            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test
+            name, module.file, owner.name, tuple(methods), span, places, what, so, answers, thread, imports, test, cost
         )
 
     def first(self, name: str) -> ast.stmt:
@@ -150,14 +155,26 @@ class Port:
         body = self.function(name).body
         return next((node for node in body if not _stays_ahead(node)), body[-1])
 
-    def insert(self, name: str, node: ast.stmt | ast.keyword, lines: Sequence[str]) -> TextEdit:
-        """These lines before a statement of a method, or an argument on a line of its own, and the comment above it."""
-        text = self.methods[name][0].text.splitlines()
+    def insert(self, name: str, node: ast.stmt, lines: Sequence[str]) -> TextEdit:
+        """These lines before a statement of a method, and the comment above it."""
+        return self.above(self.methods[name][0], node, lines)
+
+    def above(self, module: Module, node: ast.stmt, lines: Sequence[str]) -> TextEdit:
+        """The same of a statement in any module."""
+        text = module.text.splitlines()
         line = node.lineno
         while text[line - 2].lstrip().startswith("#"):
             line -= 1
-        end = self.newline(self.methods[name][0].file)
-        return TextEdit((line, 0), (line, 0), "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines).encode())
+        end = self.newline(module.file)
+        new = "".join(f"{' ' * node.col_offset}{one}{end}" for one in lines)
+        return TextEdit((line, 0), (line, 0), new.encode(), module.file)
+
+    def comment_on(self, module: Module, node: ast.stmt, text: str) -> Iterator[TextEdit]:
+        """This comment above a statement, and above the one that stood behind it, for which there is no room."""
+        end_line, end = node.end_lineno or 0, node.end_col_offset or 0
+        behind = module.text.splitlines()[end_line - 1].encode()[end:]
+        yield self.above(module, node, [text, *filter(None, [behind.decode().strip()])])
+        yield TextEdit((end_line, end), (end_line, end + len(behind)), b"", module.file)
 
     def comment(self, name: str, text: str) -> TextEdit:
         """This comment in the place of the one above the first statement of a method, if there is one."""

@@ -2,7 +2,7 @@
 
 A rule reads the syntax tree of a method. It gives exact places of the file, and the text to put there, in the names of
 the method. It judges nothing: `answers` says which failing checks it is for, and only a run of the checks decides
-whether it is kept (`scaffold.fix.proof`). A parameter that a rule adds has a default, and overriding methods of
+whether it is kept (`scaffold.fix.proof`). A keyword that a rule adds has a default, and overriding methods of
 subclasses get it as well.
 """
 
@@ -17,10 +17,11 @@ from functools import partial
 from scaffold.edit import AddImport
 from scaffold.fix.remaining import too_many_frames
 from scaffold.fix.repair import Place, Port, Repair, TextEdit, find_heirs, put
+from scaffold.fix.unit_tests import Layer
 from scaffold.plan import manager
 from scaffold.protocol import SourceTree, find_model, read_protocol
 from scaffold.protocol.profile import PROTOCOL
-from scaffold.syntax import FunctionNode, call_name, has_attribute, self_attribute
+from scaffold.syntax import FunctionNode, call_name, self_attribute
 from scaffold.tower.paths import ModelPaths
 from scaffold.tower.source import Method, Owner, Program
 from scaffold.verify.numeric import Check
@@ -43,6 +44,9 @@ _BOUND = "max_seqlen_override"
 
 #: vLLM's name for an encoder whose items, or parts of items, are shared out among ranks.
 _SWITCH = "use_data_parallel"
+
+#: vLLM's option for the most items of a batch, `max_batch_size` here.
+_LIMIT = "encoder_cudagraph_max_vision_items_per_batch"
 
 #: Precomputed embeddings of what an encoder of images takes.
 _EMBEDS = ("image_embeds", "video_embeds")
@@ -99,7 +103,7 @@ def _capture_rounds_up(port: Port) -> Repair | None:
 
 def _rows_by_budget(port: Port) -> Repair | None:
     """`min(token_budget // tokens, max_batch_size)` where an item may have several rows of a buffer: only the budget
-    limits those.
+    limits those. Their number gets the name that the processor's field has.
     """
     capture = port.function(CAPTURE)
     for node in ast.walk(capture):
@@ -115,16 +119,30 @@ def _rows_by_budget(port: Port) -> Repair | None:
         if not buffers:
             continue
         kept = port.text(CAPTURE, quotients[0])
+        comment = port.insert(CAPTURE, node, ["# An image may have several crops: only the budget limits them."])
         return port.repair(
             "rows by budget alone",
             CAPTURE,
-            [put(limit, kept)],
+            [put(limit, kept), comment, *_renamed(port, names)],
             f"the capture gives {' and '.join(f'`{key}`' for key in buffers)} at most one row an item, and an item may "
-            "have several",
+            f"have several: a replay raises where the limit of items (`{_LIMIT}`) is below the rows of a full budget",
             f"`{kept}` alone counts the rows",
             partial(_is_short, buffers),
+            cost=f"`{_LIMIT}` no longer bounds the captured rows: a graph encodes as many as its budget allows",
         )
     return None
+
+
+def _renamed(port: Port, names: Sequence[str]) -> list[TextEdit]:
+    """A number of the capture by the name of the one field of numbers that the item specs read."""
+    specs, capture = port.function(ITEM_SPECS), port.function(CAPTURE)
+    keys = {node.slice.value for node in ast.walk(specs)
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)}  # fmt: skip
+    fields = [key for key in keys if isinstance(key, str) and key.startswith("num_")]
+    found = [node for node in ast.walk(capture) if isinstance(node, ast.Name)]
+    if len(names) != 1 or len(fields) != 1 or fields[0] in {node.id for node in found}:
+        return []
+    return [put(node, fields[0]) for node in found if node.id == names[0]]
 
 
 def _pad_as_captured(port: Port) -> Repair | None:
@@ -330,8 +348,9 @@ def _finished_once(port: Port) -> Repair | None:
 
 
 def _no_sharding_inside(port: Port) -> Repair | None:
-    """The manager has given each rank its own items. A forward that shares them out once more waits for ranks that run
-    another graph. So each method on the way to vLLM's switch gets a parameter that turns the sharing off.
+    """The manager has given each rank its own items. A forward that shares them out once more encodes a part of them,
+    and gathers the parts of other ranks' items. So each method on the way to vLLM's switch gets a parameter that turns
+    the sharing off.
     """
     from scaffold.cut import find_sharding
 
@@ -351,52 +370,96 @@ def _no_sharding_inside(port: Port) -> Repair | None:
     else:
         return None
     edits = [
-        _argument(module.file, call, "shard=False")
+        edit
         for module, _, method in entries
-        for call in _calls(method)
-        if ast.unparse(call.func) in found.calls
+        for statement in ast.walk(method)
+        if isinstance(statement, (ast.Assign, ast.Return))
+        for call in ast.walk(statement)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in found.calls
+        for edit in (
+            _argument(module.file, call, f"{_SWITCH}=False"),
+            *port.comment_on(module, statement, "# The manager has distributed the items over the ranks."),
+        )
     ]
     for (path, class_name, name), calls in found.forwards.items():
         method = port.program.own_method(port.program.owner(path, class_name), name)
         assert method is not None, name
         given = method[2].args
-        if given.vararg or given.kwarg or "shard" in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
+        if given.vararg or given.kwarg or _SWITCH in {getattr(node, "arg", None) for node in ast.walk(method[2])}:
             return None
         edits += _with_parameter(path, method[2], calls)
     return port.repair(
         "no sharding inside",
         (FORWARD, EAGER),
         edits,
-        "with data parallelism the encoder shares out again what the manager has shared, and a graph waits for ranks "
-        "that run another one",
-        "a parameter turns the sharing off",
+        "with data parallelism the encoder shares out again the items that the manager has given to a rank: ranks "
+        "whose batches have one size mix embeddings of different images without an error, and others wait for each "
+        "other",
+        f"the keyword `{_SWITCH}` turns the sharing off",
         lambda check: check.code == "VCG661",
     )
 
 
-def _no_graphs_where_shared(port: Port) -> Repair | None:
-    """No modality has graphs where ranks encode items of their own with layers whose weights all of them share."""
+def _no_layer_split(port: Port) -> Repair | None:
+    """A linear layer of a part of the model is split over ranks with data parallelism, too: it lacks the `disable_tp`
+    that the other layers of its module have. It gets the same call, or the variable that its method has for it.
+    """
     from scaffold.cut import splits_weights
 
-    listed = [one for call in _calls(port.function(CONFIG)) for one in call.keywords if one.arg == "modalities"]
     family = list(port.program.lineage(port.owner))
-    made = {(module, call_name(call) or "") for module, owner in family for call in _calls(owner)}
-    parts = filter(None, (port.program.resolve(module, name) for module, name in made))
-    shares = any(splits_weights(node) for _, owner in parts for node in ast.walk(owner))
-    if len(listed) != 1 or not shares or not any(has_attribute(owner, _SWITCH) for _, owner in family):
+    made = dict.fromkeys((module, call_name(call) or "") for module, owner in family for call in _calls(owner))
+    parts = [found for module, name in made if (found := port.program.resolve(module, name)) is not None]
+    split = [
+        (home, part, method, node)
+        for home, part in parts
+        for method in part.body
+        if isinstance(part, ast.ClassDef) and isinstance(method, ast.FunctionDef)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Assign) and splits_weights(node.value)
+    ]
+    if len(split) != 1 or FORWARD not in port.methods:
         return None
+    [(home, part, method, node)] = split
+    layer, said = self_attribute(node.targets[0]), _said_by_siblings(home.tree)
+    if layer is None or len(said) != 1 or not isinstance(node.value, ast.Call):
+        return None
+    [switch] = said
+    given = next((name for name, call in _calls_by_name(method).items() if call == switch), switch)
     return port.repair(
-        "no graphs where ranks share layers",
-        CONFIG,
-        [
-            port.insert(CONFIG, listed[0], ["# Ranks share a layer of the projector: none may have items of its own."]),
-            put(listed[0].value, f"[] if self.{_SWITCH} else {port.text(CONFIG, listed[0].value)}"),
-        ],
-        "with data parallelism each rank encodes items of its own, and a layer between pixels and embeddings whose "
-        "weights ranks share mixes their results",
-        "such servers have no graphs",
+        "no layer split over ranks",
+        FORWARD,
+        [_argument(home.file, node.value, f"disable_tp={given}")],
+        f"with data parallelism each rank encodes items of its own, and `{layer}` of `{part.name}` is split over "
+        "ranks, as no layer of the tower is: ranks whose batches have one size mix embeddings of different images "
+        "without an error, and others wait for each other",
+        f"`disable_tp={given}` keeps it whole, as the tower's layers are",
         lambda check: check.code == "VCG670",
+        cost=f"with data parallelism each rank holds all weights of `{layer}`, and eager results may differ in their "
+        "last bits, since no rank computes a part of them any more",
+        layer=Layer((home, part, method), layer, switch.removesuffix("()")),
     )
+
+
+def _said_by_siblings(module: ast.Module) -> set[str]:
+    """The calls without arguments that the layers of a module take `disable_tp` from; empty for anything else."""
+    found: set[str] = set()
+    for method in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
+        named = _calls_by_name(method)
+        given = [one.value for call in _calls(method) for one in call.keywords if one.arg == "disable_tp"]
+        found |= {named.get(text := ast.unparse(value), text) for value in given}
+    return found if all(text.endswith("()") and text[:-2].isidentifier() for text in found) else set()
+
+
+def _calls_by_name(method: FunctionNode) -> dict[str, str]:
+    """The names that a method sets once, to a call, and the call."""
+    set_to = Counter(n.id for n in ast.walk(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return {
+        target.id: ast.unparse(node.value)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name) and set_to[target.id] == 1
+    }
 
 
 def _entries(port: Port, heirs: Sequence[Owner]) -> list[Method]:
@@ -421,17 +484,17 @@ def _argument(path: str, call: ast.Call, text: str) -> TextEdit:
 
 
 def _with_parameter(path: str, method: FunctionNode, calls: frozenset[str]) -> Iterator[TextEdit]:
-    """The parameter `shard` of a method, what it guards, and the calls that pass it."""
+    """The keyword of a method that turns the switch off, what it guards, and the calls that pass it."""
     last = max(
         ast.walk(method.args), key=lambda node: (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
     )
     assert isinstance(last, (ast.expr, ast.arg)), "a parameter or its default"
-    yield _behind(path, last, "shard: bool = True")
+    yield _behind(path, last, f"{'' if method.args.kwonlyargs else '*, '}{_SWITCH}: bool = True")
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and self_attribute(node) == _SWITCH:
-            yield replace(put(node, f"(shard and self.{_SWITCH})"), path=path)
+            yield replace(put(node, f"({_SWITCH} and self.{_SWITCH})"), path=path)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in calls:
-            yield _argument(path, node, "shard=shard")
+            yield _argument(path, node, f"{_SWITCH}={_SWITCH}")
 
 
 def _behind(path: str, node: ast.expr | ast.arg, text: str) -> TextEdit:
@@ -472,7 +535,7 @@ _RULES = (
     _copy_on_clone,
     _finished_once,
     _no_sharding_inside,
-    _no_graphs_where_shared,
+    _no_layer_split,
     _embeddings_run_eagerly,
     _many_frames_run_eagerly,
 )

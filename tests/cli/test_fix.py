@@ -15,13 +15,13 @@ from cli_scene import PROTOCOL, contents
 from test_new import make_repository
 from test_verify import BAD, SMALL
 
-from scaffold.fix.unit_tests import UNIT_TESTS
 from scaffold.verify.numeric import NumericReport, runner
-from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, Check
+from scaffold.verify.numeric.reports import FROZEN, ROUND_UP, Check, captured_short
 
 pytestmark = pytest.mark.trees
 
 KIMI = "vllm/model_executor/models/kimi_vl.py"
+TESTS = "tests/models/multimodal/processing/test_kimi_vl.py"
 WRONG = b"max_seqlen_override=token_budget,"
 MENDED = b"max_seqlen_override=token_budget * kh * kw,"
 LONG = replace(BAD, detail=f"an attention sequence has 256 rows, {FROZEN} 64")
@@ -137,18 +137,39 @@ def test_the_text_claims_the_repairs_and_says_what_still_fails(run, tree, monkey
     )
     text = Path("pr.md").read_text()
     assert f"Now the bound is `token_budget * kh * kw` (`{KIMI}:491`)." in text
-    assert "4 of 10 checks failed before, and 2 fail after.\n2 eager results are the same bits as before." in text
+    outside, _, folded = text.partition("<details><summary>Checks of vitcg-scaffold on a CPU: ")
+    assert folded.startswith("4 of 10 failed before, and 2 fail after</summary>\n\n")
+    assert "\n2 eager results are the same bits as before.\n" in folded
     assert "| image: small | 2 (fa2, fa3) | pass | VCG650: an attention sequence has 256 rows" in text
-    assert "These checks still fail, and have threads of their own:\n\n- VCG660, 2 checks" in text
-    assert "These checks still fail, and show no defect:\n\n- VCG662, 2 checks" in text
+    assert "These checks still fail, and have threads of their own:\n\n- VCG660, 2 checks" in outside
+    assert "VCG662" not in text, "it shows no defect, and the terminal says so"
+    assert "No defect: VCG662, 2 checks" in done.err
     assert "These checks still fail:" not in text
+    assert folded.endswith("\n\n</details>\n")
     assert f"`{KIMI}`, +1 -1 lines" in text
-    assert "vitcg-scaffold verify kimi_vl --vllm . --as-is --tail all" in text
+    assert "```sh\nvitcg-scaffold verify kimi_vl --vllm . --as-is --tail all\n```" in folded
+    assert "What it costs" not in text
     assert "No unit test for bound in rows: the port reads more than small stubs have, or the tree has no" in text
     assert "Put here what the unit tests say" not in text
     Path("pr.md").unlink()
     assert run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md").code == 0
     assert not Path("pr.md").exists(), "there is nothing to claim"
+
+
+def test_the_text_says_what_a_repair_costs(run, copied_tree, monkeypatch):
+    path = "vllm/model_executor/models/gemma3_mm.py"
+    short = replace(LONG, detail=f"{captured_short('pixel_values')} 3 entries, and a replay brings 8: {ROUND_UP}",
+                    code="VCG654")  # fmt: skip
+    lab(
+        monkeypatch, (SMALL, short), (SMALL, replace(short, passed=True), EAGER), faults=((path, b"num_images = min("),)
+    )
+    tree = copied_tree("0.33.0", "pyproject.toml", path, *PROTOCOL).root
+    done = run("fix", "gemma3_mm", "--vllm", tree, "--text", "pr.md")
+    assert done.code == 0, done.err
+    option = "`encoder_cudagraph_max_vision_items_per_batch`"
+    claims = Path("pr.md").read_text().partition("## Test Plan")[0]
+    assert f"a replay raises where the limit of items ({option}) is below the rows of a full budget. Now" in claims
+    assert f"\n- What it costs: {option} no longer bounds the captured rows" in claims
 
 
 def test_what_an_open_pull_request_has_is_named_and_written_on_request_only(run, copied_tree, monkeypatch):
@@ -210,22 +231,22 @@ def test_the_text_names_what_is_left_to_an_open_pull_request(run, copied_tree, m
 
 def test_a_unit_test_comes_with_a_repair(run, copied_tree, mends):
     """In the file that another repair has begun, too, and the text names it."""
-    first = f"{UNIT_TESTS.rpartition('/')[0]}/__init__.py"
+    first = f"{TESTS.rpartition('/')[0]}/__init__.py"
     tree = copied_tree("0.33.0", "pyproject.toml", KIMI, first, *PROTOCOL).root
-    (tree / UNIT_TESTS).write_text("# SPDX-License-Identifier: Apache-2.0\n\n\ndef test_other():\n    pass\n")
+    (tree / TESTS).write_text("# SPDX-License-Identifier: Apache-2.0\n\n\ndef test_other():\n    pass\n")
 
     done = run("fix", "kimi_vl", "--vllm", tree, "--text", "pr.md")
 
     assert done.code == 0, done.err
-    tests = (tree / UNIT_TESTS).read_text()
+    tests = (tree / TESTS).read_text()
     assert "def test_other()" in tests
     assert "def test_kimi_vl_capture_bounds_a_sequence_by_its_patches()" in tests
     assert "from vllm.model_executor.models.kimi_vl import KimiVLForConditionalGeneration\n" in tests
     text = Path("pr.md").read_text()
-    assert f"```sh\npytest {UNIT_TESTS}\n```" in text
+    assert f"```sh\npytest {TESTS}::test_kimi_vl_capture_bounds_a_sequence_by_its_patches\n```" in text
     assert "Put here what the unit tests say before and after: they were not run." in text
     assert run("revert", tree).code == 0
-    assert "kimi" not in (tree / UNIT_TESTS).read_text()
+    assert "kimi" not in (tree / TESTS).read_text()
 
 
 def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, mends):
@@ -236,12 +257,12 @@ def test_a_release_is_run_and_its_working_copy_is_written(run, release_tree, men
     assert MENDED in (copy / KIMI).read_bytes()
     assert WRONG in (release / KIMI).read_bytes()
     # The file of unit tests may have those of other models, and no proof is of it.
-    own = (copy / UNIT_TESTS).read_text()
-    (copy / UNIT_TESTS).write_text(f"{own}\n\ndef test_other():\n    pass\n")
+    own = (copy / TESTS).read_text()
+    (copy / TESTS).write_text(f"{own}\n\ndef test_other():\n    pass\n")
     again = run("fix", "kimi_vl", "--vllm", "0.33.0", "--allow-dirty")
     assert again.code == 0, again.err
     assert f"unchanged  {KIMI}" in again.out, "the release has the fault, and the copy its repair"
-    assert f"unchanged  {UNIT_TESTS}" in again.out
+    assert f"unchanged  {TESTS}" in again.out
     assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check", "--into", copy).code == 0
     assert run("fix", "kimi_vl", "--vllm", "0.33.0", "--check").code == 1, "the release itself"
 

@@ -19,6 +19,8 @@ LINES = r"(?:\+(\d+) -(\d+)|none)"
 ROW = rf"^\| `(\w+)` \| (\d+) of (\d+) \| (\d+) \| {LINES} \| (.*) \| (\d+) \| {LINES} \| (.*) \|$"
 ROWS = re.findall(ROW, PAGE, re.MULTILINE)
 MANAGER = "vllm/v1/worker/encoder_cudagraph.py"
+#: Lines of the manager that a rule changes.
+MANAGER_LINES = {"embeddings run eagerly": 8, "many frames run eagerly": 12}
 
 
 def names_in(cell: str) -> list[str]:
@@ -37,8 +39,9 @@ def test_there_are_rows_by_name_and_all_ports_are_mended() -> None:
     assert {row[7] for row in ROWS} == {"0"}, "no check fails with --with-open"
     own, whole = ([int(row[i] or 0) + int(row[i + 1] or 0) for row in ROWS] for i in (4, 8))
     assert max(own) <= 25
-    # The manager's lines are counted with each model here, and written once.
-    assert sum(lines <= 25 for lines in whole) >= 10
+    # The manager's lines are counted with each model, and written once.
+    shared = [sum(MANAGER_LINES.get(rule, 0) for rule in names_in(row[10])) for row in ROWS]
+    assert sum(lines - others <= 25 for lines, others in zip(whole, shared, strict=True)) >= 12
 
 
 @pytest.mark.trees
@@ -60,6 +63,6 @@ def test_a_row_is_what_a_run_gives(release_tree, row) -> None:
     assert len(left[-1].after.defects if left else fix.proven.after.defects) == int(at_last)
     changes = apply_repairs(tree, [*fix.proven.repairs, *(one.repair for one in left)])
     assert lines_of(changes) == (int(all_added), int(all_removed))
-    assert sum(lines_of(change for change in changes if change.path != MANAGER)) <= 23
+    assert sum(lines_of(change for change in changes if change.path != MANAGER)) <= 27
     assert sum(lines_of(change for change in changes if change.path == MANAGER)) <= 20
     assert all(repair.test for repair in fix.proven.repairs), "a unit test comes with it"

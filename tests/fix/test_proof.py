@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,16 @@ def test_a_hazard_that_a_repair_brings_drops_it():
     lines: list[str] = []
     assert prove_repairs([R], Lab({"": {"a": "VCG654"}, "r": worse}), tell=lines.append).kept == ()
     assert "fails with it: VCG652" in lines[1]
+
+
+def test_a_check_of_split_layers_passes_where_none_is_split():
+    """It is gone then. Any other one that is gone, or one that was not run, mends nothing."""
+    none = report({"b": "", "c": ""})
+    unknown = replace(none, not_run=("layers that data-parallel ranks share: OSError: x",))
+    for code, after, kept in (("VCG670", none, ["r"]), ("VCG670", unknown, []), ("VCG661", none, [])):
+        repairs = [replace(R, answers=lambda check: True)]
+        proven = prove_repairs(repairs, Lab({"": report({"a": code}), "r": after}))
+        assert ([one.name for one in proven.repairs], len(proven.after.failing)) == (kept, 0 if kept else 1)
 
 
 def test_what_was_dropped_is_tried_again_on_top_of_another():

@@ -9,7 +9,6 @@ import pytest
 from scaffold.changes import FileChange, unified_lines
 from scaffold.fix.repair import Repair, apply_repairs, heirs_of
 from scaffold.fix.rules import find_repairs
-from scaffold.fix.unit_tests import UNIT_TESTS
 from scaffold.plan.manager import MANAGER_TESTS
 from scaffold.protocol import SourceTree
 from scaffold.verify.numeric import Check
@@ -102,8 +101,12 @@ PLACES = [
     (
         "gemma3_mm",
         "rows by budget alone",
-        ["num_images = min(", "token_budget // mm_tokens_per_image,", "max_batch_size,", ")"],
-        ["num_images = token_budget // mm_tokens_per_image"],
+        ["num_images = min(", "token_budget // mm_tokens_per_image,", "max_batch_size,", ")", "num_images,"],
+        [
+            "# An image may have several crops: only the budget limits them.",
+            "num_patches = token_budget // mm_tokens_per_image",
+            "num_patches,",
+        ],
     ),
     (
         "glm4_1v",
@@ -139,12 +142,9 @@ PLACES = [
     ),
     (
         "mllama4",
-        "no graphs where ranks share layers",
-        ['modalities=["image"],'],
-        [
-            "# Ranks share a layer of the projector: none may have items of its own.",
-            'modalities=[] if self.use_data_parallel else ["image"],',
-        ],
+        "no layer split over ranks",
+        [],
+        ["disable_tp=is_vit_use_data_parallel(),"],
     ),
     *((model, "many frames run eagerly", [], MANY) for model in ("glm4_1v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")),
     (
@@ -178,7 +178,7 @@ def test_a_rule_writes_the_smallest_edit(release_tree, model, rule, gone, come):
         "video = ",
         "if modality",
         "# Keep",
-        "modalities=",
+        ",",
         "self.res",
         "# Copy",
         "if self.use_dp",
@@ -207,7 +207,7 @@ def test_which_ports_of_a_release_have_a_place(release_tree):
         "internvl": ["no sharding inside", embeds],
         "kimi_vl": ["bound in rows"],
         "minicpmv": [embeds],
-        "mllama4": ["no graphs where ranks share layers"],
+        "mllama4": ["no layer split over ranks"],
         # Its own padding functions make the first one right: no check fails, and so nothing asks for the repair.
         "qwen2_5_vl": ["pad as captured", embeds, frames],
         "qwen2_vl": ["pad as captured", embeds, frames],
@@ -314,11 +314,17 @@ UNSURE = {
         "another function": ("torch.cat(parts, dim=0) if", "torch.stack(parts, dim=0) if"),
         "no call": ("torch.cat(parts, dim=0) if", "whole if"),
     },
-    ("no graphs where ranks share layers", "mllama4", LLAMA4): {
+    ("no layer split over ranks", "mllama4", LLAMA4): {
         "each rank has all weights": ("gather_output=True,", "gather_output=True,\n            disable_tp=True,"),
         "the model makes no such layer": ("= Llama4MultiModalProjector(", "= nn.Linear("),
-        "no switch tells": ("self.use_data_parallel = multimodal_config", "self.shards = multimodal_config"),
-        "no list of modalities": ('            modalities=["image"],\n', ""),
+        "the layer has no name": ("self.linear_1 = Col", "linear_1 = Col"),
+        "other layers are split, too": ("            disable_tp=use_data_parallel,\n", ""),
+        "other layers do not ask a function": ("disable_tp=use_data_parallel,", "disable_tp=quant_config is None,"),
+        "other layers differ": (
+            "disable_tp=use_data_parallel,\n        )\n        self.fc2",
+            "disable_tp=a(),\n        )\n        self.fc2",
+        ),
+        "there is no port": ("def encoder_cudagraph_forward(", "def other("),
     },
 }
 REASONS = [(*place, why, *texts) for place, reasons in UNSURE.items() for why, texts in reasons.items()]
@@ -341,24 +347,28 @@ def test_a_factor_that_stands_twice_is_a_square(release_tree):
     assert repair.so == "the bound is `token_budget * (spatial_merge_size**2)`"
 
 
-PASSED = ["self, input_tensor: torch.Tensor | None, shard: bool = True", "if shard and self.use_data_parallel:"]
+GUARD = "if use_data_parallel and self.use_data_parallel:"
+PASSED = ["self, input_tensor: torch.Tensor | None, *, use_data_parallel: bool = True", GUARD]
+DISTRIBUTED = "# The manager has distributed the items over the ranks."
 #: The lines that come, by file.
 SHARDED = {
     "internvl": {
         "internvl.py": [
-            "def extract_feature(", "self, pixel_values: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
-            "vit_embeds = self.vision_model(pixel_values=pixel_values, shard=shard)",
-            *["out = self.extract_feature(pixel_values, shard=False)  # [N, num_image_token, H]"] * 2,
+            "def extract_feature(", "self, pixel_values: torch.Tensor, *, use_data_parallel: bool = True",
+            ") -> torch.Tensor:", "vit_embeds = self.vision_model(",
+            "pixel_values=pixel_values, use_data_parallel=use_data_parallel", ")",
+            *[DISTRIBUTED, "# [N, num_image_token, H]",
+              "out = self.extract_feature(pixel_values, use_data_parallel=False)"] * 2,
         ],
-        "intern_vit.py": ["shard: bool = True,", "if shard and self.use_data_parallel:"],
+        "intern_vit.py": ["*,", "use_data_parallel: bool = True,", GUARD],
     },
     # One method alone calls the tower for a graph and for an eager batch. Two subclasses have the switch themselves.
     "step3_vl": {
         "step3_vl.py": [
-            "shard: bool = True,", "if shard and self.use_data_parallel:",
-            "self._get_vision_model_output(pixel_values, shard=False)", "def _get_vision_model_output(",
-            "self, input_tensor: torch.Tensor, shard: bool = True", ") -> torch.Tensor:",
-            "return self.vision_model(input_tensor, shard=shard)[:, 4:]",
+            "*,", "use_data_parallel: bool = True,", GUARD, DISTRIBUTED,
+            "self._get_vision_model_output(pixel_values, use_data_parallel=False)", "def _get_vision_model_output(",
+            "self, input_tensor: torch.Tensor, *, use_data_parallel: bool = True", ") -> torch.Tensor:",
+            "return self.vision_model(input_tensor, use_data_parallel=use_data_parallel)[", ":, 4:", "]",
         ],
         "step3p7.py": PASSED,
         "step_vl.py": PASSED,
@@ -370,10 +380,40 @@ SHARDED = {
 def test_a_parameter_goes_through_all_files_to_the_switch(release_tree, model):
     tree = release_tree("0.33.0")
     changes = apply_repairs(tree, [repairs_of(tree, model)["no sharding inside"]])
-    found = {change.path.rpartition("/")[2]: changed(change)[1] for change in changes if change.path != UNIT_TESTS}
+    found = {
+        change.path.rpartition("/")[2]: changed(change)[1] for change in changes if change.path.startswith("vllm/")
+    }
     assert found == SHARDED[model]
     mended = tree.with_files({change.path: change.after or b"" for change in changes})
     assert "no sharding inside" not in found_in(mended, model)
+
+
+def test_a_number_keeps_its_name_where_the_field_s_is_taken(release_tree):
+    line = "        mm_tokens_per_image = self.config.mm_tokens_per_image\n        num_images"
+    taken = line.replace("        num_images", "        num_patches = 1\n        num_images")
+    for old, new in (
+        (line, taken),
+        ('num_patches = mm_kwargs["num_patches"]\n        mm', "num_patches = [1]\n        mm"),
+    ):
+        repair = found_in(with_text(release_tree("0.33.0"), GEMMA, old, new), "gemma3_mm")["rows by budget alone"]
+        assert b"num_patches" not in {edit.new for edit in repair.edits}
+
+
+def test_a_layer_takes_the_variable_that_its_method_has(release_tree):
+    made = "        super().__init__()\n        self.linear_1 ="
+    tree = with_text(
+        release_tree("0.33.0"), LLAMA4, made, made.replace("()\n", "()\n        whole = is_vit_use_data_parallel()\n"),
+    )  # fmt: skip
+    repair = found_in(tree, "mllama4")["no layer split over ranks"]
+    assert [edit.new.decode() for edit in repair.edits] == [", disable_tp=whole"]
+
+
+def test_a_keyword_joins_those_that_are_there(release_tree):
+    plain = "self, pixel_values: torch.Tensor) -> torch.Tensor:"
+    keyword = plain.replace("Tensor)", "Tensor, *, scale: float = 1.0)")
+    tree = with_text(release_tree("0.33.0"), INTERNVL, plain, keyword)
+    edits = found_in(tree, "internvl")["no sharding inside"].edits
+    assert b", use_data_parallel: bool = True" in {edit.new for edit in edits}
 
 
 def test_line_ends_stay(release_tree):
@@ -396,7 +436,7 @@ def test_the_repairs_of_a_file_go_together(release_tree):
     ]
     changes = apply_repairs(tree, repairs)
     assert {*apply_repairs(tree, repairs[::-1])} == {*changes}
-    assert [change.path for change in changes] == [GLM, MANAGER, MANAGER_TESTS, UNIT_TESTS]
+    assert [change.path for change in changes] == [GLM, MANAGER, MANAGER_TESTS, repairs[0].test.path]
     repaired = tree.with_files({change.path: change.after or b"" for change in changes})
     assert find_repairs(repaired, "glm4_1v", "Glm4vForConditionalGeneration") == ()
 
@@ -456,8 +496,8 @@ ANSWERS: list[tuple[str, str, Check, bool]] = [
     ("ernie45_vl", "finished once", failed("VCG658"), False),
     ("internvl", "no sharding inside", failed("VCG661"), True),
     ("internvl", "no sharding inside", failed("VCG660"), False),
-    ("mllama4", "no graphs where ranks share layers", failed("VCG670"), True),
-    ("mllama4", "no graphs where ranks share layers", failed("VCG661"), False),
+    ("mllama4", "no layer split over ranks", failed("VCG670"), True),
+    ("mllama4", "no layer split over ranks", failed("VCG661"), False),
     ("deepseek_vl2", "embeddings run eagerly", failed("VCG660"), True),
     ("deepseek_vl2", "embeddings run eagerly", failed("VCG654"), False),
     ("qwen2_vl", "many frames run eagerly", failed("VCG666"), True),

@@ -1,6 +1,6 @@
 """Runs unit tests that `fix` writes with a release's classes, by pytest: `python unit_child.py`, as `probing` says.
 
-A job has the root of a tree, its modules that differ from the release's, and the file of tests. The answer is the
+A job has the root of a tree, its modules that differ from the release's, and the text of tests. The answer is the
 outcome of each test, by its name.
 """
 
@@ -37,7 +37,7 @@ def serve(asked: dict[str, Any], job: dict[str, Any]) -> dict[str, str]:
         cpu_imports.switch_tree(Path(asked["root"]), Path(job["root"]))
     outcomes = Outcomes()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "test_encoder_cudagraph.py")
+        file = Path(folder, "test_alone.py")
         file.write_text(job["tests"], encoding="utf-8")
         # Without vLLM's own conftest, which imports what only a whole installation has.
         pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-c", "/dev/null", str(file)], [outcomes])

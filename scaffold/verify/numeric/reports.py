@@ -20,6 +20,8 @@ TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tai
 ROUND_UP = "the capture must round up"
 FROZEN = "but max_seqlen was frozen at"
 SECTIONS = "FlashInfer's offsets are two sections in one tensor"
+#: A note of a check that was not run: the model could not be built as data parallelism builds it.
+SHARED_LAYERS = "layers that data-parallel ranks share"
 #: A hazard of a model's own tensor (`scaffold.verify.numeric.left`).
 LEFT = "left on the host"
 #: How the names of variables begin that decide which code Python and the system find.

@@ -24,7 +24,7 @@ from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.normalising import normalising, raw_inputs, takes_raw_pixels
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, configure
-from scaffold.verify.numeric.reports import Check
+from scaffold.verify.numeric.reports import SHARED_LAYERS, Check
 
 #: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
 #: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.
@@ -766,7 +766,7 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
     try:
         host, config = build()
     except Exception as error:
-        bench.not_run.append(f"layers that data-parallel ranks share: {type(error).__name__}: {error}")
+        bench.not_run.append(f"{SHARED_LAYERS}: {type(error).__name__}: {error}")
         return
     kinds = {"ColumnParallelLinear", "RowParallelLinear"}
     split = {
