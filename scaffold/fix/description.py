@@ -67,7 +67,7 @@ def _is_tested(repair: Repair) -> bool:
 
 def _result(fix: Fix, command: str) -> Iterator[str]:
     if any(change.path.startswith("tests/") for change in fix.changes):
-        yield "<!-- Put here what the unit tests say before and after: they were not run. -->"
+        yield "<!-- Put here what the unit tests say before and after. -->"
     yield "<!-- The CPU shows no kernels and no speed: add a run on a GPU. -->"
     for kind, heading in _HEADINGS.items():
         lines = [f"- {one}" for one in fix.proven.remaining if one.kind is kind]

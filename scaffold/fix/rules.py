@@ -94,7 +94,7 @@ def _capture_rounds_up(port: Port) -> Repair | None:
         CAPTURE,
         [*(put(node, f"cdiv({BUDGET}, {ITEMS})") for node in places), comment],
         "the capture shares its budget out among items and rounds down, so a replay that fills the budget is longer "
-        "than the graph's buffers",
+        "than the graph's buffers and raises",
         f"`{BUDGET} // {ITEMS}` rounds up",
         lambda check: check.code == "VCG654" and ROUND_UP in check.detail,
         imports=(AddImport("vllm.utils.math_utils", "cdiv"),),
@@ -167,8 +167,8 @@ def _pad_as_captured(port: Port) -> Repair | None:
         "pad as captured",
         REPLAY,
         _one_call(port, value, larger) or [put(keyword.value, larger) for _, keyword in pads],
-        "a replay pads its sequences differently for images and for videos, and the capture for both: behind a "
-        "list of offsets that is too short the manager leaves zeros",
+        "the capture has offsets for the larger limit, of items or of frames, and a replay fills those of one: the "
+        "manager leaves zeros behind, so that a length is negative and FlashInfer's sections move",
         f"both pad to `{larger}`, as the capture does",
         lambda check: check.code == "VCG665" or SECTIONS in check.detail,
     )

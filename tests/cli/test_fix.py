@@ -244,7 +244,7 @@ def test_a_unit_test_comes_with_a_repair(run, copied_tree, mends):
     assert "from vllm.model_executor.models.kimi_vl import KimiVLForConditionalGeneration\n" in tests
     text = Path("pr.md").read_text()
     assert f"```sh\npytest {TESTS}::test_kimi_vl_capture_bounds_a_sequence_by_its_patches\n```" in text
-    assert "Put here what the unit tests say before and after: they were not run." in text
+    assert "Put here what the unit tests say before and after." in text
     assert run("revert", tree).code == 0
     assert "kimi" not in (tree / TESTS).read_text()
 
