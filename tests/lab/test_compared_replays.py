@@ -35,7 +35,7 @@ MISTAKES = {
                 EAGER,
                 "    def postprocess_encoder_output(self, *args, clone, **kwargs):\n"
                 f"        super().postprocess_encoder_output(*args, clone=False, **kwargs)\n\n{EAGER}",
-                "not close",
+                "not equal",
             ),
         },
     ),
