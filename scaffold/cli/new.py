@@ -229,7 +229,7 @@ def _publish(
         console.note(f"Text of a pull request: {run('pr', label)} --shared")
         console.note(f"Commit this first. Then the port: {run('new', label)}")
         name_undo(console, label)
-    elif prepared.changed:
+    elif prepared.changed and not shared:
         if unproven:
             console.note(f"Proven statically only: {unproven}. To prove it numerically: {run('verify', label)}")
         else:

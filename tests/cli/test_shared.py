@@ -51,6 +51,8 @@ def test_what_ports_share_comes_first_and_a_port_is_the_model_alone(run, tree) -
     assert run("new", "llava_next", "--vllm", tree, "--shared", "--check").code == 0
     again = run("new", "llava_next", "--vllm", tree, "--shared", "--static")
     assert "nothing to do, the tree has what ports share already" in again.err
+    assert "Next, the whole numerical proof" not in again.err
+    assert "Proven statically only" not in again.err
 
     told = run("pr", "llava_next", "--vllm", tree, "--shared")
     assert "Title: [Multimodal] Prepare the manager and the tests of encoder CUDA graphs" in told.err
