@@ -247,7 +247,7 @@ def check_rules(change: PortChange) -> Iterator[RuleResult]:
     headers = [file.path for file in python if "SPDX-License-Identifier" not in (_text(file.after) or "")[:400]]
     yield RuleResult("every Python file starts with the licence header", not headers, ", ".join(headers))
     # The shared part lets nobody run another model.
-    documented = [("docs/", "what users can run is documented")] * (change.plan.files != change.plan.shared)
+    documented = [("docs/", "what users can run is documented")] * (not change.plan.only_shared)
     for folder, rule in (("tests/", "the change has tests"), *documented):
         added = [path for path in change.added if path.startswith(folder)]
         stands = [f"{file.path} has it already" for file in change.plan.files if file.path.startswith(folder)]

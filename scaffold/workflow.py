@@ -201,7 +201,8 @@ def prepare_port(port: AnyPort, tree: SourceTree, *, replace: bool = False, shar
 
     profile = read_protocol(tree)
     plan = plan_changes(port, tree, profile, replace=replace)
-    plan = changed(plan, files=plan.shared, split=None, way=None, sharding=None) if shared else plan
+    if shared:  # the notes are about the port
+        plan = changed(plan, files=plan.shared, notes=(), split=None, way=None, sharding=None)
     planned: list[PlannedFile] = []
     changes: list[FileChange] = []
     lost: list[Diagnostic] = []

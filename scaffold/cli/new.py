@@ -161,13 +161,11 @@ def command(
             raise DiagnosticError(drift)
         console.report([changed(drift, severity=Severity.WARNING)] if mode is not None else [])
     written = prepare_port(port, place.tree, replace=replace, shared=True) if shared else prepared
-    if not shared:
-        console.report(with_adapter(prepared.notes, port, prepared.plan, descriptor, words))
+    console.report(with_adapter(written.notes, port, written.plan, descriptor, words))
     if mode == "diff":
         show_differences(console, written.changed)
-        _summarise(console, written, "would change", shared=shared)
-        if not shared:
-            _name_missing(console, prepared)
+        _summarise(console, written, "would change")
+        _name_missing(console, written)
         if not reenter:
             say_unwritten(console, prepared.plan)
     elif mode == "check":
@@ -176,9 +174,8 @@ def command(
             if (edited := find_edited(port, place.tree, before)) is not None:
                 console.report([changed(edited, severity=Severity.WARNING)])
                 raise click.exceptions.Exit(Exit.DRIFT)
-        _summarise(console, written, "would change", shared=shared)
-        if not shared:
-            _name_missing(console, prepared)
+        _summarise(console, written, "would change")
+        _name_missing(console, written)
         options = ["--replace"] * (replace or swaps) + ["--reenter"] * reenter + ["--shared"] * shared
         options += ["--into", str(into)] if into is not None else []
         _require_nothing(console, written, command_line("new", descriptor, *words, *options))
@@ -186,8 +183,7 @@ def command(
         run = partial(_next_run, descriptor, vllm, package)
         # The shared part is proven with the port that it is for.
         _publish(console, run, target, place, (prepared, written), None if static else verify, allow_dirty=allow_dirty)
-        if not shared:
-            _name_missing(console, prepared)
+        _name_missing(console, written)
 
 
 def _name_fix(console: Console, descriptor: str, vllm: str, prepared: PreparedPort, place: Place) -> None:
@@ -221,10 +217,10 @@ def _publish(
     if not allow_dirty:
         require_clean_place(console, place, [change.path for change in written.changed])
     unproven = _prove_numerically(console, target, place, prepared, verify)
-    shared = written is not prepared
+    shared = written.plan.only_shared
     name = f"new {prepared.plan.port.name}" + " --shared" * shared
     label = publish_at(console, place, written.changed, label=name, allow_dirty=allow_dirty)
-    _summarise(console, written, "changed", shared=shared)
+    _summarise(console, written, "changed")
     if written.changed and shared:
         console.note(f"Text of a pull request: {run('pr', label)} --shared")
         console.note(f"Commit this first. Then the port: {run('new', label)}")
@@ -326,14 +322,14 @@ def _require_nothing(console: Console, prepared: PreparedPort, run: str) -> None
     raise click.exceptions.Exit(Exit.DRIFT)
 
 
-def _summarise(console: Console, prepared: PreparedPort, verb: str, *, shared: bool = False) -> None:
+def _summarise(console: Console, prepared: PreparedPort, verb: str) -> None:
     """One line per file, with the reason; then the proofs."""
     changed = {change.path for change in prepared.changed}
     for file in prepared.plan.files:
         state = verb if file.path in changed else "unchanged"
         console.result(f"{state:>12}  {file.path}  ({file.reason})")
     generation = prepared.plan.profile.generation
-    has = "what ports share" if shared else "this port"
+    has = "what ports share" if prepared.plan.only_shared else "this port"
     console.note(
         f"{prepared.plan.port.name}: protocol {generation.name}, "
         f"{len(changed)} of {len(prepared.plan.files)} files {verb}, all static proofs passed"

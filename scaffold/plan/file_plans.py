@@ -85,6 +85,11 @@ class Plan:
         return self.methods.mixin is not None
 
     @property
+    def only_shared(self) -> bool:
+        """Whether nothing is planned but what ports share."""
+        return self.files == self.shared
+
+    @property
     def counts_units(self) -> bool:
         """Whether the port says how many rows a graph gives of a unit."""
         return self.extraction is not None and isinstance(self.port.explicit, Explicit)

@@ -13,6 +13,7 @@ from scaffold.edit import apply_edits
 from scaffold.plan import Plan, plan_changes
 from scaffold.plan.manager import EMBEDS, FRAMES, MANAGER_TESTS, checks_in, plan_manager
 from scaffold.protocol import SourceTree, read_protocol
+from scaffold.workflow import load_port, prepare_port
 
 pytestmark = pytest.mark.trees
 
@@ -148,3 +149,15 @@ def test_a_tree_without_the_file_of_tests_gets_none(copied_tree: Any) -> None:
 @pytest.mark.parametrize(("model", "brings"), [("qwen2_vl", [FRAMES, EMBEDS]), ("internvl", [EMBEDS]), ("kimi_vl", [])])
 def test_the_edits_say_which_checks_they_bring(release_tree: Any, model: str, brings: Any) -> None:
     assert checks_in(plan(release_tree("0.33.0"), model).files) == brings
+
+
+def test_the_shared_part_is_the_checks_and_the_comparison(release_tree: Any) -> None:
+    tree, port = release_tree("0.33.0"), load_port("llava_next")
+    whole, shared = (prepare_port(port, tree, shared=only) for only in (False, True))
+
+    assert (whole.plan.only_shared, shared.plan.only_shared) == (False, True)
+    paths = [change.path for change in shared.changed]
+    assert paths[:2] == [MANAGER, MANAGER_TESTS]
+    assert set(paths) < {change.path for change in whole.changed}
+    assert "vllm/model_executor/models/llava_next.py" not in paths
+    assert shared.notes == ()
