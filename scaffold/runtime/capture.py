@@ -149,8 +149,8 @@ class GraphSet:
         report.seconds = time.perf_counter() - started
         report.device_bytes = max(self.backend.memory_used() - before, 0)
         report.arena_bytes = self.buffers.nbytes
-        report.idle = self._left
         self._hold_room(report)
+        report.idle = self._left if self._room else 0
         return report
 
     def _hold_room(self, report: CaptureReport) -> None:
@@ -162,10 +162,14 @@ class GraphSet:
         if not self.graphs:
             return
         options, graphs = self.options, report.device_bytes
-        room = min(options.idle_bytes, int(graphs * IDLE_SHARE)) if options.idle_graphs else 0
+        largest = max(key.budget for key in self.graphs)
+        # The memory of all graphs grows with the largest.
+        paid = graphs * max(largest - (options.paid_above or largest), 0) // largest
+        idle, sizes = int(graphs * IDLE_SHARE), int(graphs * KEPT_SHARE)
+        room = min(options.idle_bytes, max(idle - paid, 0)) if options.idle_graphs else 0
         if options.max_graph_bytes is not None:
             room = max(min(room, options.max_graph_bytes - graphs), 0)
-        kept = min(options.plan_bytes, int(graphs * KEPT_SHARE)) if self._keeps_sizes() else 0
+        kept = min(options.plan_bytes, sizes, max(idle + sizes - paid, 0)) if self._keeps_sizes() else 0
         try:
             self._held = self.backend.hold(room + kept)
         except torch.OutOfMemoryError:

@@ -17,7 +17,8 @@ class Options:
     worker captures at most `idle_graphs` more: graphs that the traffic lacks, and finer steps. They take at most a
     quarter of what the graphs of start-up took, and at most `idle_bytes` of the device. Metadata of plans, or whatever
     else the adapter keeps of sizes, take at most an eighth and `plan_bytes`. The capture at start-up holds that much
-    memory when it ends, so that a server that measures it plans with it.
+    memory when it ends, so that a server that measures it plans with it. The memory of graphs of more than `paid_above`
+    tokens (None: of no graph) comes off that, first off the part for idle captures.
 
     `max_graph_bytes` and `max_capture_seconds` cap the start-up. The memory cap drops the largest budgets. Budgets that
     the time cap leaves out wait until the worker is idle.
@@ -36,6 +37,7 @@ class Options:
     start_steps: int | None = 2
     idle_graphs: int = 128
     idle_bytes: int = 320 << 20
+    paid_above: int | None = None
     max_graph_bytes: int | None = None
     max_capture_seconds: float | None = None
     calibration_ms: float = 50.0

@@ -78,6 +78,42 @@ def test_settings_and_caps_bound_what_is_held(options, held):
 
 
 @pytest.mark.parametrize(
+    ("paid_above", "options", "room", "kept"),
+    [
+        (40, {}, ROOM, KEPT),
+        (64, {}, ROOM, KEPT),
+        (36, {}, ROOM - GRAPHS // 10, KEPT),
+        (30, {}, 0, KEPT),
+        (28, {}, 0, KEPT - GRAPHS // 20),
+        (28, {"idle_graphs": 0}, 0, KEPT - GRAPHS // 20),
+        (28, {"plan_bytes": 3 * MIB}, 0, 3 * MIB),
+        (24, {}, 0, 0),
+        (32, {"max_graph_bytes": GRAPHS + 4 * MIB}, 4 * MIB, KEPT),
+    ],
+)
+def test_what_larger_graphs_than_the_servers_take_comes_off_what_is_held(paid_above, options, room, kept):
+    """The graphs of up to 40 tokens take 200 MiB: those above 36 take a tenth of it. Idle captures go first."""
+    device = Device()
+    manager = started(device, paid_above=paid_above, **options)
+    assert budgets(manager) == START  # no graph is lost
+    assert manager.report.held_bytes == room + kept
+    assert device.memory_used() == GRAPHS + room + kept
+    assert manager.report.kept_bytes == manager._plans.most_bytes == kept
+    assert manager.report.idle == (128 if room else 0)
+    assert manager.wants_graphs == bool(room)
+    assert bool(manager.capture_when_idle()) == (room >= 12 * MIB)
+
+
+def test_a_dropped_graph_pays_for_nothing():
+    """Below 40 tokens the largest graph of the ladder has 32."""
+    device = Device()
+    device.fail = lambda number: number == 1  # the largest comes first
+    manager = started(device, paid_above=32, retry=False)
+    assert budgets(manager) == START[:-1]
+    assert manager.report.held_bytes == ROOM + KEPT
+
+
+@pytest.mark.parametrize(
     ("further", "best"),
     [
         ({}, 1050),

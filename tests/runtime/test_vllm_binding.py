@@ -242,31 +242,37 @@ def test_a_smallest_budget_above_the_largest_is_refused_as_in_vllm(items):
 
 
 @pytest.mark.parametrize(
-    ("largest", "given", "items", "top"),
+    ("largest", "given", "items", "top", "paid_above"),
     [
-        (0, [], 0, 2048),  # the model does not say how large an image gets
-        (1024, [], 0, 2048),
-        (2691, [], 0, 2691),  # 1920x1080 in Qwen2.5-VL
-        (2691, [], 8, 2691),
-        (16384, [], 0, 3072),  # memory bounds it
-        (16384, [64, 1024], 0, 1024),
+        (0, [], 0, 2048, None),  # the model does not say how large an image gets
+        (1024, [], 0, 2048, None),
+        (2691, [], 0, 2691, 2048),  # 1920x1080 in Qwen2.5-VL
+        (2691, [], 8, 2691, 2048),
+        (16384, [], 0, 3072, 2048),  # memory bounds it
+        (16384, [64, 1024], 0, 1024, None),
     ],
 )
 def test_the_largest_image_gets_a_graph_although_the_scheduler_batches_fewer_tokens(
-    monkeypatch, largest, given, items, top
+    monkeypatch, largest, given, items, top, paid_above
 ):
+    """And what that graph takes comes off what start-up holds."""
     monkeypatch.setattr(manager_module, "largest_item", lambda config, modality: largest)
     manager = EncoderCudaGraphManager.__new__(EncoderCudaGraphManager)
     manager.model = SimpleNamespace(get_encoder_cudagraph_budget_range=lambda config: (64, 2048))
     manager.vllm_config = None
     options = SimpleNamespace(encoder_cudagraph_token_budgets=given, encoder_cudagraph_max_vision_items_per_batch=items)
+    config = SimpleNamespace(
+        compilation_config=options, parallel_config=SimpleNamespace(tensor_parallel_size=1), additional_config=None
+    )
     manager._choose_budgets(options)
     assert manager.token_budgets[-1] == top
     assert manager.max_batch_size == (items or 32)
+    assert manager._choose_options(config).paid_above == paid_above
     # Where the scheduler batches more, an image of so many tokens gains nothing from a graph.
     manager.model = SimpleNamespace(get_encoder_cudagraph_budget_range=lambda config: (64, 8192))
     manager._choose_budgets(options)
     assert manager.token_budgets[-1] == (max(given) if given else 8192)
+    assert manager._choose_options(config).paid_above is None
 
 
 def test_a_ladder_of_hundreds_is_logged_by_its_ends():

@@ -90,6 +90,8 @@ class EncoderCudaGraphManager:
     dtype: torch.dtype = torch.float32
     max_batch_size: int = 1
     max_frames_per_batch: int = 0
+    #: vLLM's largest budget, where ours is larger.
+    largest_of_vllm: int | None = None
     use_dp: bool = False
     graph_pool: Any = None
     log_stats_interval: int = 100
@@ -167,6 +169,7 @@ class EncoderCudaGraphManager:
         most = min(int(high * MOST_ABOVE), LARGEST_TOKENS)
         top = max(high, min(largest_item(self.vllm_config, SOUND if self.is_of_sound else "image"), most))
         top = top if most > high else high
+        self.largest_of_vllm = high if top > high and not user_budgets else None
         if user_items > 0:
             self.token_budgets = self.settings.ladder(min(max(low, user_items), high), top)
             self.max_batch_size = min(user_items, self.token_budgets[0])
@@ -208,7 +211,7 @@ class EncoderCudaGraphManager:
         return []
 
     def _choose_options(self, vllm_config: Any) -> Options:
-        options = self.settings.options
+        options = replace(self.settings.options, paid_above=self.largest_of_vllm)
         if vllm_config.compilation_config.encoder_cudagraph_token_budgets:
             options = replace(options, start_steps=None)  # the user named the graphs to capture
         if vllm_config.parallel_config.tensor_parallel_size > 1 and not self.use_dp:
