@@ -171,6 +171,17 @@ def _kimi_vl() -> Any:
     return KimiVLConfig(vision_config={**SIGLIP, "patch_size": 14, **merged}, text_config={"hidden_size": 2048})
 
 
+def _siglip_rows() -> Any:
+    """Keye and PaddleOCR-VL: patches of SigLIP's size, with rotary positions beside the learned ones."""
+    from transformers import PretrainedConfig
+
+    sizes = {"patch_size": 14, "image_size": 384, "num_channels": 3, "spatial_merge_size": 2}
+    vision = PretrainedConfig(**SIGLIP, **sizes, hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-6)
+    config = PretrainedConfig(hidden_size=4096)
+    config.vision_config = vision
+    return config
+
+
 def _idefics3() -> Any:
     from transformers import Idefics3Config, LlamaConfig
 
@@ -299,6 +310,16 @@ def _minicpmv() -> Any:
     return config
 
 
+def _ernie_text() -> dict[str, Any]:
+    """Stands in for PaddleOCR-VL's language model, whose layers the model looks through."""
+    from scaffold.verify.numeric.recipes.base import LanguageModel
+
+    class Text(LanguageModel):
+        model = SimpleNamespace(layers=())
+
+    return {"Ernie4_5ForCausalLM": Text}
+
+
 def _minicpm_texts() -> dict[str, Any]:
     """Stand-ins for the language models of all versions."""
     from scaffold.verify.numeric.recipes.minicpmv import RECIPE
@@ -357,6 +378,15 @@ def _rows(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[s
 
     rows = sum(height * width for height, width in grids)
     return {"pixel_values": noise(rows, 3, 14, 14), "image_grid_hws": torch.tensor(grids, device=DEVICE)}
+
+
+def _gridded_rows(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Patches of all images, one after the other, with a grid on the host for each."""
+    import torch
+
+    rows = sum(height * width for height, width in grids)
+    grid = torch.tensor([[1, height, width] for height, width in grids])
+    return {"pixel_values": noise(rows, 3, 14, 14), "image_grid_thw": grid}
 
 
 def _masked_tiles(counts: Sequence[int], noise: Callable[..., Any]) -> dict[str, Any]:
@@ -475,6 +505,9 @@ SUBJECTS = {
                            _deepseek_v4, GRIDS, _ordered_rows, _deepseek_v4_text),
     "minicpmv": Subject("MiniCPMV", "minicpmv", _minicpmv, SLICED, _sliced, _minicpm_texts),
     "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
+    "keye": Subject("KeyeForConditionalGeneration", "keye", _siglip_rows, GRIDS, _gridded_rows),
+    "paddleocr_vl": Subject("PaddleOCRVLForConditionalGeneration", "paddleocr_vl", _siglip_rows, GRIDS, _gridded_rows,
+                            _ernie_text),
     "idefics3": Subject("Idefics3ForConditionalGeneration", "idefics3", _idefics3,
                         {"1 image, 1 tile": [1], "1 image, 5 tiles": [5], "4 images, 20 tiles": [5] * 4,
                          "4 mixed, 17 tiles": [1, 5, 10, 1]}, _masked_tiles, whole=True),
@@ -491,7 +524,7 @@ SUBJECTS = {
 
 def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str]) -> None:
     """Draft and port some models, and write its module into `folder`; `reentrant` makes no port explicit."""
-    from scaffold.descriptor import CutPort
+    from scaffold.descriptor import CutPort, RowsPort
     from scaffold.descriptor.load import shipped_names
     from scaffold.protocol import resolve_target
     from scaffold.workflow import load_port, prepare_port
@@ -511,13 +544,14 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             release,
             "--yes",
         ]
-        if name in shipped_names():
-            port = load_port(name)
+        described = Path(__file__).parents[1] / "tests" / "cut" / f"{name}.yaml"
+        if name in shipped_names() or described.exists():
+            port = load_port(name if name in shipped_names() else str(described))
         else:
             encoder = ["--audio"] if subject.modalities == ("audio",) else ["--layout", "cut"]
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
-        if reentrant and isinstance(port, CutPort):
+        if reentrant and isinstance(port, CutPort | RowsPort):
             port = port.replace(explicit=None)
         for change in prepare_port(port, tree, replace=True).changed:
             if change.path.startswith("vllm/") and change.after is not None:

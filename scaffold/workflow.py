@@ -289,7 +289,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
         return tuple(found)
     if plan.way is None:
         return ()
-    if plan.extraction is not None:
+    if plan.extraction is not None and not plan.extraction.looped:
         own = {place for place in plan.extraction.methods if place[0] in {edit.file for edit in plan.extraction.edits}}
         return tuple(
             problem
@@ -303,11 +303,13 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
             )
         )
     found = []
-    for path in dict.fromkeys(method.file for method in plan.way.changed):
-        methods = frozenset((one.class_name, one.function) for one in plan.way.changed if one.file == path)
+    changed = plan.extraction.methods if plan.extraction is not None else [one.place for one in plan.way.changed]
+    before = plan.extraction.prepared.before if plan.extraction is not None and plan.extraction.prepared else None
+    for path in dict.fromkeys(path for path, _, _ in changed):
+        methods = frozenset(place[1:] for place in changed if place[0] == path)
         file = next(file for file in planned if file.path == path)
         assert file.before is not None, "a way leads through files that are there"
-        found += prove_cut(file.before, file.after, methods, path, plan.way.parameters)
+        found += prove_cut(file.before, file.after, methods, path, plan.way.parameters, before)
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ An explicit port extracts methods instead: what a graph holds, and what follows 
 
 from scaffold.cut.edits import cut_edits
 from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction, find_tails
-from scaffold.cut.layers import find_layers
+from scaffold.cut.layers import find_layers, find_looped_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
 from scaffold.cut.memory import returns_own_memory
@@ -29,6 +29,7 @@ __all__ = [
     "find_calls",
     "find_extraction",
     "find_layers",
+    "find_looped_layers",
     "find_sharding",
     "find_tails",
     "find_way",

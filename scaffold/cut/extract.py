@@ -56,7 +56,7 @@ class Prepared:
 
     `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
     call, which reads some of them: a graph holds it. `whole` gives the same features of inputs. `backend` tells
-    FlashInfer's attention from others.
+    FlashInfer's attention from others. `uploads`: the statements of `before` copy offsets from the host to the device.
     """
 
     before: str
@@ -65,6 +65,7 @@ class Prepared:
     encode: ast.expr
     whole: str
     backend: str
+    uploads: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Extraction:
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
     `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
     pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, which may be None by its type
-    where that is `optional`. `returns` is the type of what `after` gives.
+    where that is `optional`. `returns` is the type of what `after` gives. `looped`: a graph holds a loop over layers.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -92,6 +93,7 @@ class Extraction:
     unpacked: tuple[str, str] | None = None
     place: int = 0
     optional: bool = False
+    looped: bool = False
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""

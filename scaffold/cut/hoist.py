@@ -46,6 +46,11 @@ class Hoisted:
     names: tuple[str, ...] = (LONGEST,)
 
     @property
+    def place(self) -> tuple[str, str, str]:
+        """The file, class and name of the method."""
+        return self.file, self.class_name, self.function
+
+    @property
     def documentation(self) -> dict[str, str]:
         """The sentence of a docstring for each parameter."""
         return _TOLD if self.names == SEQUENCES else {LONGEST: _BOUND}

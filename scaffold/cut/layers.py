@@ -2,6 +2,9 @@
 
 A graph holds the one call of the encoder as it is. The statements of its method in front of that call become a method,
 which a port runs for each batch; what follows the tower in the model becomes another, as for units.
+
+Where the layers run in the same method as the statements in front of them, a graph holds the loop over them, which
+becomes a method, too. The descriptor then has the calls that lead there, and those that follow.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import ast
 import copy
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from scaffold.cut.edits import place_of
 from scaffold.cut.extract import (
@@ -23,13 +27,17 @@ from scaffold.cut.extract import (
     _names,
     _Regrouped,
 )
-from scaffold.cut.hoist import method_lines
+from scaffold.cut.hoist import hoisted_source, hoisted_tree, method_lines, with_documentation
+from scaffold.cut.loops import loop_method
 from scaffold.cut.result import find_change
-from scaffold.cut.way import Way
+from scaffold.cut.way import Station, Way, end_of
+from scaffold.descriptor.expressions import Call
+from scaffold.descriptor.port import LONGEST, LOOP_METHOD
 from scaffold.diagnostics import Diagnostic
 from scaffold.protocol import SourceTree
-from scaffold.syntax import FunctionNode, bind_call, find_class
+from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_class, find_method, first_line
 from scaffold.tower.parts import MethodEdit
+from scaffold.tower.slicing import UPLOAD
 from scaffold.tower.source import Owner
 
 
@@ -47,6 +55,87 @@ def find_layers(
         return _LayersExtractor(tree, family, way, form, before).find()
     except _Misfit as misfit:
         return misfit.note(tree, form)
+
+
+def find_looped_layers(
+    tree: SourceTree, way: Way, form: Form, before: str, call: Call, filled: bool
+) -> Extraction | Diagnostic:
+    """The methods of an explicit port of rows whose layers run in a loop; a note where this tree has another form.
+
+    `call` is that of the method which has the loop, as a port makes it.
+    """
+    told = hoisted_tree(tree, way.hoisted)
+    station = next(one for one in way.stations if one.sites)
+    inner, helper = _outlined(told, station)
+    try:
+        if not filled:
+            raise _Misfit(inner, "this release leaves rows unwritten")
+        return _looped(told, way, inner, helper, before, call)
+    except _Misfit as misfit:
+        return misfit.note(tree, form)
+
+
+def _outlined(tree: SourceTree, station: Station) -> tuple[_Method, str]:
+    """The method with the layers, which calls a method in the place of its loop, and the source of that one; no source
+    where an earlier port made it."""
+    function, lines = method_lines(tree, *station.place)
+    if station.loop is None:
+        return _Method(station, function, lines), ""
+    loop, start = station.loop, first_line(function)
+    first, last = loop.line - start, loop.end_line - start
+    indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+    call = f"{indent}{loop.result} = self.{LOOP_METHOD}({', '.join(loop.arguments)})"
+    text = textwrap.dedent("\n".join([*lines[:first], call, *lines[last + 1 :]]))
+    (changed,) = ast.parse(text).body
+    assert isinstance(changed, FunctionNode)
+    [site] = [node for node in ast.walk(changed) if _callee(node) == f"self.{LOOP_METHOD}"]
+    assert isinstance(site, ast.Call)
+    station = replace(station, sites=(end_of(site),), loop=None)
+    return _Method(station, changed, text.split("\n")), loop_method(function, loop, lines[first : last + 1])
+
+
+def _looped(tree: SourceTree, way: Way, inner: _Method, helper: str, before: str, call: Call) -> Extraction:
+    if inner.tail is None:
+        raise _Misfit(inner, "no statement follows the loop over the layers")
+    made, taken, added = _prepared(inner, inner.tail, before, "Inputs of the layers.")
+    caller = ast.parse(call.python(), mode="eval").body
+    assert isinstance(caller, ast.Call)
+    keywords = {keyword.arg or "**": keyword.value for keyword in caller.keywords}
+    given = bind_call(inner.function, caller.args, keywords, skip_first=True).given
+    handed = [name for name in taken if name in given]
+    if [name for name in taken if name not in given and name not in _defaults(inner.function)]:
+        raise _Misfit(inner, "the statements in front of the layers read what the descriptor's call leaves out")
+    unset = {name: value for name, value in _unset(inner, caller).items() if name != LONGEST}
+    path, texts = _callee(caller), [ast.unparse(given[name]) for name in handed]
+    arguments = ", ".join(texts[:1] + [f"{name}={text}" for name, text in zip(handed[1:], texts[1:], strict=True)])
+    encode = _Fixed(path, unset).visit(ast.parse(ast.unparse(inner.leading[0]), mode="eval").body)
+    known = {*made, LONGEST, *path.split(".")}
+    if others := sorted({one.id for one in _names([encode])} - known):
+        raise _Misfit(inner, f"the layers read `{others[0]}`, which nothing in front of them makes")
+    edits = []
+    if added:
+        told = {place_of(one): one for one in way.hoisted}
+        new, _, changed = added.partition("\n\ndef ")
+        changed = f"def {changed}"
+        if place_of(inner.station) in told:
+            changed = with_documentation(changed, told[place_of(inner.station)])
+        text = f"{new}\n\n{helper}\n{changed}"
+        edits.append(MethodEdit(*place_of(inner.station), (before, LOOP_METHOD), text))
+    further = [one for one in way.hoisted if place_of(one) != place_of(inner.station)]
+    edits += [MethodEdit(*place_of(one), (), hoisted_source(tree, one)) for one in further]
+    return Extraction(
+        tuple(edits),
+        (inner.station.place, *map(place_of, further)),
+        None,
+        (),
+        None,
+        split=True,
+        regroups=False,
+        prepared=Prepared(
+            before, f"{path}.{before}({arguments})", made, encode, "", "", _uploads(tree, inner, before, given)
+        ),
+        looped=True,
+    )
 
 
 #: Further parts of an expression that computes sizes, of each item one by one.
@@ -73,8 +162,8 @@ class _LayersExtractor(_Extractor):
         self.tower_methods = [one for one in owner.body if getattr(one, "name", None) in named] if owner else []
         call = outer.leading[0]
         assert isinstance(call, ast.Call)
-        given = self._unset(inner, call)
-        made, taken, added = self._prepared(inner, place)
+        given = _unset(inner, call)
+        made, taken, added = _prepared(inner, place, self.before)
         if set(taken) & given.keys():
             raise _Misfit(inner, "the statements before the encoder's call read what the model does not hand over")
         live = self._live(outer)
@@ -106,51 +195,6 @@ class _LayersExtractor(_Extractor):
         if found is None:
             raise _Misfit(outer, f"the tower gets `{ast.unparse(value)}`, which is no input of the model")
         return found
-
-    def _unset(self, inner: _Method, call: ast.Call) -> dict[str, ast.expr]:
-        """The parameters of the tower that the model does not hand over, with their defaults."""
-        keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
-        bound = bind_call(inner.function, call.args, keywords, skip_first=True)
-        spec = inner.function.args
-        defaults = dict(zip([one.arg for one in spec.args][::-1], spec.defaults[::-1], strict=False))
-        defaults |= {one.arg: value for one, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value}
-        return {name: value for name, value in defaults.items() if name not in bound.given}
-
-    def _prepared(self, inner: _Method, place: int) -> tuple[tuple[str, ...], list[str], str]:
-        """The variables that the new method gives, those that it takes, and the source of both; no source where an
-        earlier port made it."""
-        function = inner.function
-        first = next(at for at, node in enumerate(function.body) if not _is_docstring(node))
-        body, rest = function.body[first : place - 1], function.body[place - 1 :]
-        if not body:
-            raise _Misfit(inner, "nothing stands before the encoder's call")
-        if len(body) == 1 and _callee(getattr(body[0], "value", None)) == f"self.{self.before}":
-            names = _names(body)
-            made = tuple(one.id for one in names if isinstance(one.ctx, ast.Store))
-            return made, [one.id for one in names if isinstance(one.ctx, ast.Load) and one.id != "self"], ""
-        if any(isinstance(node, ast.Return | ast.Yield) for one in body for node in ast.walk(one)):
-            raise _Misfit(inner, "the statements before the encoder's call may leave its method")
-        stored = dict.fromkeys(one.id for one in _names(body) if isinstance(one.ctx, ast.Store))
-        later = list(dict.fromkeys(one.id for one in _names(rest) if isinstance(one.ctx, ast.Load)))
-        made = tuple(name for name in later if name in stored)
-        read = {one.id for one in _names(body)}
-        taken = [name for name in inner.parameters if name in read and name != "self"]
-        notes = {one.arg: one.annotation for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-        parameters = [f"{name}: {ast.unparse(note)}" if (note := notes.get(name)) else name for name in taken]
-        lines = list(inner.lines)
-        start, end = body[0].lineno - inner.first, rest[0].lineno - inner.first
-        # A comment in front of a statement goes with it.
-        while lines[start - 1].strip().startswith("#"):
-            start -= 1
-        while lines[end - 1].strip().startswith("#"):
-            end -= 1
-        moved = textwrap.indent(textwrap.dedent("\n".join(lines[start:end])).strip("\n"), "    ")
-        indent = " " * body[0].col_offset
-        call = f"{indent}{', '.join(made)} = self.{self.before}({', '.join(taken)})"
-        changed = textwrap.dedent("\n".join([*lines[:start], call, *lines[end:]]))
-        header = f"def {self.before}({', '.join(['self', *parameters])}) -> tuple[Any, ...]:"
-        why = '    """Inputs of the layers, and the sizes of the items."""'
-        return made, taken, f"{header}\n{why}\n{moved}\n    return {', '.join(made)}\n\n{changed}\n"
 
     def _unpacked_as(self, method: _Method, name: str, seen: frozenset[tuple[str, str]]) -> str | None:
         return None  # A port of rows has no statement for it.
@@ -229,3 +273,72 @@ class _Fixed(ast.NodeTransformer):
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _uploads(tree: SourceTree, inner: _Method, before: str, given: Mapping[str, ast.expr]) -> bool:
+    """Whether a method, or the one that an earlier port made of it, copies the offsets that it is given to the device,
+    by vLLM's function for it."""
+    offsets = {name for name, value in given.items() if ast.unparse(value) == "offsets"}
+    owner = find_class(tree.parse(inner.station.file), inner.station.class_name)
+    made = find_method(owner, before) if owner is not None else None
+    nodes = [node for one in (inner.function, made) if one is not None for node in ast.walk(one)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _callee(node) == UPLOAD[1] and node.args]
+    return any(isinstance(call.args[0], ast.Name) and call.args[0].id in offsets for call in calls)
+
+
+def _unset(inner: _Method, call: ast.Call) -> dict[str, ast.expr]:
+    """The parameters of the tower that the model does not hand over, with their defaults."""
+    keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+    bound = bind_call(inner.function, call.args, keywords, skip_first=True)
+    return {name: value for name, value in _defaults(inner.function).items() if name not in bound.given}
+
+
+def _defaults(function: FunctionNode) -> dict[str, ast.expr]:
+    """The parameters that a caller may leave out, with their defaults."""
+    spec = function.args
+    defaults = dict(zip([one.arg for one in spec.args][::-1], spec.defaults[::-1], strict=False))
+    return defaults | {one.arg: value for one, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value}
+
+
+def _prepared(
+    inner: _Method, place: int, before: str, gives: str = "Inputs of the layers, and the sizes of the items."
+) -> tuple[tuple[str, ...], list[str], str]:
+    """The variables that the new method gives, those that it takes, and the source of both; no source where an
+    earlier port made it."""
+    function = inner.function
+    first = next(at for at, node in enumerate(function.body) if not _is_docstring(node))
+    body, rest = function.body[first : place - 1], function.body[place - 1 :]
+    if not body:
+        raise _Misfit(inner, "nothing stands before the encoder's call")
+    if len(body) == 1 and _callee(getattr(body[0], "value", None)) == f"self.{before}":
+        names = _names(body)
+        made = tuple(one.id for one in names if isinstance(one.ctx, ast.Store))
+        return made, [one.id for one in names if isinstance(one.ctx, ast.Load) and one.id != "self"], ""
+    if any(isinstance(node, ast.Return | ast.Yield) for one in body for node in ast.walk(one)):
+        raise _Misfit(inner, "the statements before the encoder's call may leave its method")
+    stored = dict.fromkeys(one.id for one in _names(body) if isinstance(one.ctx, ast.Store))
+    later = list(dict.fromkeys(one.id for one in _names(rest) if isinstance(one.ctx, ast.Load)))
+    made = tuple(name for name in later if name in stored)
+    read = {one.id for one in _names(body)}
+    taken = [name for name in inner.parameters if name in read and name != "self"]
+    notes, defaults = annotations_of(function), _defaults(function)
+    parameters = []
+    for name in taken:
+        note, default = notes.get(name), defaults.get(name)
+        typed = f"{name}: {ast.unparse(note)}" if note is not None else name
+        equals = " = " if note is not None else "="
+        parameters.append(f"{typed}{equals}{ast.unparse(default)}" if default is not None else typed)
+    lines = list(inner.lines)
+    start, end = body[0].lineno - inner.first, rest[0].lineno - inner.first
+    # A comment in front of a statement goes with it.
+    while lines[start - 1].strip().startswith("#"):
+        start -= 1
+    while lines[end - 1].strip().startswith("#"):
+        end -= 1
+    moved = textwrap.indent(textwrap.dedent("\n".join(lines[start:end])).strip("\n"), "    ")
+    indent = " " * body[0].col_offset
+    call = f"{indent}{', '.join(made)} = self.{before}({', '.join(taken)})"
+    changed = textwrap.dedent("\n".join([*lines[:start], call, *lines[end:]]))
+    header = f"def {before}({', '.join(['self', *parameters])}) -> tuple[Any, ...]:"
+    why = f'    """{gives}"""'
+    return made, taken, f"{header}\n{why}\n{moved}\n    return {', '.join(made)}\n\n{changed}\n"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from scaffold.cut.putback import put_back
 from scaffold.diagnostics import Diagnostic, Span
 
 _PARAMETER = "encode"
@@ -26,6 +27,7 @@ def prove_cut(
     methods: frozenset[tuple[str, str]],
     path: str,
     hoisted: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}),
+    first: str | None = None,
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before` when `encode` is None: nothing, or VCG646.
 
@@ -49,6 +51,8 @@ def prove_cut(
     only arguments `max_seqlen=max_seqlen` may read it, and nothing but `cu_seqlens=cu_seqlens` the other one. A callee
     that takes none raises in every call, so execution shows it.
 
+    The statements in front of a loop may have moved into the method `first` of its class: `put_back` has the rule.
+
     The cuts of an earlier port are undone in `before`, too.
     """
     old, new = _methods(before), _methods(after)
@@ -62,10 +66,19 @@ def prove_cut(
         chain = new.get((owner, _CHAIN)) if (owner, _CHAIN) not in old else None
         if chain is not None:
             _fold(old.get((owner, name)), new.get((owner, name)), chain)
+        whole = first is None or all(_whole(functions, owner, name, first) for functions in (old, new))
         was = _undone(old.get((owner, name)))
-        if was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
+        if not whole or was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
             found.append(_changed(shown, line, path))
     return tuple(found)
+
+
+def _whole(methods: Mapping[tuple[str, str], ast.AST], owner: str, name: str, first: str) -> bool:
+    """Put the statements of `first` back into a method that calls it; whether that means the same."""
+    function, method = methods.get((owner, name)), methods.get((owner, first))
+    return not isinstance(function, ast.FunctionDef) or put_back(
+        function, first, method if isinstance(method, ast.FunctionDef) else None
+    )
 
 
 def prove_sharding(

@@ -82,7 +82,7 @@ def _whole(
     ends = isinstance(call, ast.Call) and ast.unparse(call.func) == f"self.{last}"
     if isinstance(call, ast.Call) and ends and not _append(function, call, methods.get((owner, last or ""))):
         return None
-    if first is not None and not _prepend(function, first, methods.get((owner, first))):
+    if first is not None and not put_back(function, first, methods.get((owner, first))):
         return None
     _settle(function)
     return function
@@ -137,8 +137,11 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
     return True
 
 
-def _prepend(function: ast.FunctionDef, first: str, method: ast.FunctionDef | None) -> bool:
-    """Put the body of `first` in the place of its call in a statement of a function; whether it means the same."""
+def put_back(function: ast.FunctionDef, first: str, method: ast.FunctionDef | None) -> bool:
+    """Put the body of `first` in the place of its call in a statement of a function; whether it means the same.
+
+    The call hands over all parameters, so their defaults mean nothing.
+    """
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_own(node, first)]
     places = [
         (place, node, node.value)
@@ -152,7 +155,7 @@ def _prepend(function: ast.FunctionDef, first: str, method: ast.FunctionDef | No
     [(place, statement, call)] = places
     spec, end = method.args, method.body[-1]
     given = ["self", *map(ast.unparse, call.args)]
-    further = [*spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg, *call.keywords]
+    further = [*spec.posonlyargs, *spec.kwonlyargs, spec.vararg, spec.kwarg, *call.keywords]
     returns = [node for node in ast.walk(method) if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)]
     if any(further) or [one.arg for one in spec.args] != given or not isinstance(end, ast.Return) or returns != [end]:
         return False

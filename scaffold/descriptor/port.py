@@ -616,7 +616,7 @@ class RowsPort(ReentryPort):
 
     @property
     def flashinfer(self) -> bool:
-        return self.explicit is not None
+        return self.explicit is not None and self.explicit.lengths is not None
 
     @property
     def units(self) -> str | None:

@@ -59,6 +59,13 @@ _CALL_NAMES = {
         "metadata": "the metadata of these sizes",
     },
     "post": {"output": "the rows of the batch", "sizes": "the sizes of the items"},
+    "layers": {
+        "pixels": "the patches of the batch",
+        "sizes": "the sizes of the items",
+        "offsets": "where the patches of each item end",
+    },
+    "held": {"features": "the patches behind the layers"},
+    "items": {"items": "the patches of each item", "sizes": "the sizes of the items"},
     "entry": {"**inputs": "the inputs of the batch"},
 }
 
@@ -820,6 +827,13 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
                 )
 
 
+#: Keys of an explicit port of rows, needed and of no use: where the encoder is called, and where its layers are.
+_EXPLICIT_ROWS = {
+    False: ("whose encoder is called", ("after", "rotary", "lengths"), ("held", "post", "why")),
+    True: ("of layers in a loop", ("post",), ("after", "lengths")),
+}
+
+
 def _explicit_rows(context: Context, port: RowsPort) -> Problems:
     """Refuse keys that an explicit port of rows has no code for."""
     if port.explicit is None:
@@ -828,17 +842,31 @@ def _explicit_rows(context: Context, port: RowsPort) -> Problems:
         {node.name for node in walk(side.root) if isinstance(node, Name)} & {"h", "w"} if side else set()
         for side in port.item.shape or ()
     ]
-    others = {f"item.{key}": getattr(port.item, key) for key in ("values", "zeros", "mask", "tokens")}
+    looped = context.written("explicit.layers")
+    others = {f"item.{key}": getattr(port.item, key) for key in ("zeros", "mask", "tokens", "frames")}
     if port.forward is not None:
-        others |= {f"forward.{key}": getattr(port.forward, key) for key in ("loop", "per_item", "several")}
-    others["item.shape"] = sides[-2:] != [{"h"}, {"w"}]
+        others |= {f"forward.{key}": getattr(port.forward, key) for key in ("per_item", "several", "unread")}
+        others["explicit.layers" if looped else "forward.loop"] = looped != (port.forward.loop is not None)
+    if looped:
+        text = "an explicit port of layers in a loop takes images as rows of patches, with one grid for each"
+        pixels = [entry.pixels for entry in (port.modalities or {}).values() if entry is not None]
+        grids = [port.sized.get(key) for key in pixels] if port.fields else []
+        others |= {"item.values": grids != [*(port.item.values or {})]}
+        others |= {"item.shape": sides[:1] != [{"h", "w"}] or any(sides[1:])}
+    else:
+        text = "an explicit port of rows calls its encoder once, on images alone whose sides tell their patches"
+        others |= {"item.values": port.item.values, "item.shape": sides[-2:] != [{"h"}, {"w"}]}
+    fix = "delete `explicit` from the descriptor, which then is for the plugin's adapter alone"
     for key in [key for key, value in others.items() if value]:
-        yield context.at_key(
-            "VCG349",
-            "an explicit port of rows calls its encoder once, on images alone whose sides tell their patches",
-            key,
-            "delete `explicit` from the descriptor, which then is for the plugin's adapter alone",
-        )
+        yield context.at_key("VCG349", text, key, fix)
+    kind, needed, useless = _EXPLICIT_ROWS[looped]
+    for key in needed:
+        if not context.written(f"explicit.{key}"):
+            yield context.at_key("VCG349", f"an explicit port {kind} needs `{key}`", "explicit", f"add `{key}`")
+    for key in useless:
+        if context.written(f"explicit.{key}"):
+            reason = f"an explicit port {kind} has no use for `{key}`"
+            yield context.at_key("VCG349", reason, f"explicit.{key}", "delete this line")
 
 
 def items_can_be_made(context: Context, port: RowsPort) -> Problems:

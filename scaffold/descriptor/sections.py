@@ -529,26 +529,53 @@ class Explicit(Record):
     single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
 
 
-class ExplicitRows(Record):
+class ExplicitRows(Reasoned):
     """A port in a tree that runs the model's code once: a graph holds the encoder's call, and eager code has methods
-    for what is in front of it and behind it. Names are those of the tower's variables that the call reads."""
+    for what is in front of it and behind it. Names are those of the tower's variables that the call reads.
+
+    Where the layers run in a loop, a graph holds that, and a port calls what is around it as `layers`, `held` and
+    `post` say.
+    """
 
     before: str = declare(
-        Name("a method name"), "name for the statements in front of the encoder's call", examples=["prepare_layers"]
+        Name("a method name"),
+        "name for the statements in front of the encoder's call, or of the loop over its layers",
+        examples=["prepare_layers"],
     )
-    after: str = declare(
+    after: str | None = declare(
         Name("a method name"),
         "name for the model's statements after its tower's call",
+        default=None,
         examples=["_project_image_features"],
+    )
+    layers: Call | None = declare(
+        CallText("layers"),
+        "the encoder's call, whose method has the loop, seen from the model; `offsets` are where the patches of each "
+        "image end",
+        default=None,
+        examples=["self.vision.encoder(self.vision.embeddings(pixels, sizes), cu_seqlens=offsets)"],
+    )
+    held: Call | None = declare(
+        CallText("held"),
+        "what a graph holds behind the layers, patch by patch",
+        default=None,
+        examples=["self.vision.post_layernorm(features)"],
+    )
+    post: Call | None = declare(
+        CallText("items"),
+        "what makes the embeddings of the items, whose patches are in a list",
+        default=None,
+        examples=["self.projector(items, sizes)"],
     )
     rows: Mapping[str, int] = declare(
         Table(Integer(0, 3), "a variable", minimum=1),
         "variables with an entry for each patch, and the axis of it; padded with zeros",
         examples=[{"patch_embeds": 1}],
     )
-    rotary: str = declare(
+    rotary: str | None = declare(
         Name("a variable"),
         "variable with a pair of rotary embeddings for each patch, cosine and sine",
+        default=None,
         examples=["position_embedding"],
     )
     offsets: str = declare(
@@ -559,9 +586,10 @@ class ExplicitRows(Record):
         "longest sequence, read on the host: a capture freezes all rows of the graph",
         examples=["max_seqlen"],
     )
-    lengths: str = declare(
+    lengths: str | None = declare(
         Name("a variable"),
         "lengths of sequences, which FlashInfer's attention alone needs; padded with zeros",
+        default=None,
         examples=["sequence_lengths"],
     )
 

@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any
 from scaffold.descriptor import ReentryPort
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.plan.code import identifiers
-from scaffold.plan.views import CutView, LayersView, ReentryView, SizedView, TreeFacts, UnitsView, View, make_view
+from scaffold.plan.views import (
+    CutView,
+    LayersView,
+    LoopView,
+    ReentryView,
+    SizedView,
+    TreeFacts,
+    UnitsView,
+    View,
+    make_view,
+)
 from scaffold.render import render_template
 from scaffold.syntax import self_attribute
+from scaffold.tower.slicing import UPLOAD
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -153,7 +164,7 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     mixin = _mixin(view)
     names = _names(view) | ({"mixin": mixin.class_name} if mixin else {})
     layout = "cut" if isinstance(view, CutView) else "units" if isinstance(view, UnitsView) else port.layout
-    form = "explicit" if isinstance(view, LayersView) else "model"
+    form = "explicit" if isinstance(view, LayersView) else "looped" if isinstance(view, LoopView) else "model"
     source = render_template(f"{layout}/{form}.py.jinja", **names)
     if facts.checks_types:
         source = _asserting(source, facts.optional)
@@ -166,6 +177,8 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
     if isinstance(view, SizedView) and view.switches:
         # Elsewhere, `patch` is a patch.
         importable["patch"] = "unittest.mock"
+    if isinstance(view, LoopView):
+        importable |= {"accumulate": "itertools", UPLOAD[1]: UPLOAD[0]}
     if facts.sync_guard is not None and facts.waits:
         importable["gpu_sync_allowed"] = facts.sync_guard
     if facts.info_class is not None:

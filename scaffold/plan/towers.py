@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.descriptor import CutPort, PackedPort, ReentryPort
 from scaffold.descriptor.expressions import Call, Expression, path_names
+from scaffold.descriptor.port import LONGEST
 from scaffold.descriptor.sections import ExplicitRows
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, Edit, ReplaceMethod
@@ -123,7 +124,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
     )
     _check_elements(port, family, tree)
     if isinstance(port, ReentryPort):
-        from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers
+        from scaffold.cut import Extraction, Form, cut_edits, find_extraction, find_layers, find_looped_layers
 
         way = plan_way(port, tree, model)
         if isinstance(port, CutPort):
@@ -132,10 +133,15 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
             [entry] = {modality.entry for modality in port.modalities.values()}
             if isinstance(port.explicit, ExplicitRows):
                 form = Form(entry, None, port.explicit.after, port.span("explicit"))
-                found = find_layers(tree, family, way, form, port.explicit.before, not attention_leaves_rows(tree))
+                before, filled = port.explicit.before, not attention_leaves_rows(tree)
+                if port.explicit.layers is not None:
+                    found = find_looped_layers(tree, way, form, before, port.explicit.layers, filled)
+                else:
+                    found = find_layers(tree, family, way, form, before, filled)
                 if isinstance(found, Extraction) and found.prepared is not None:
                     _check_arguments(port, port.explicit, found.prepared)
-                    facts = replace(facts, padding=_padding(program, family[0][0], model.path, flashinfer=True))
+                    padding = _padding(program, family[0][0], model.path, flashinfer=port.flashinfer)
+                    facts = replace(facts, padding=padding)
             else:
                 assert isinstance(port, CutPort)
                 form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), tuple(port.beside))
@@ -231,8 +237,8 @@ def _sharding(port: TilesPort | PathsPort, tree: SourceTree, model: ModelAnchor,
 
 def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Prepared) -> None:
     """Raise VCG443 for a variable of `explicit` that the encoder's call does not read, and for one that it misses."""
-    read = {node.id for node in ast.walk(layers.encode) if isinstance(node, ast.Name)} & {*layers.made}
-    keys = ("rotary", "offsets", "longest", "lengths")
+    read = {node.id for node in ast.walk(layers.encode) if isinstance(node, ast.Name)} & {*layers.made, LONGEST}
+    keys = [key for key in ("rotary", "offsets", "longest", "lengths") if getattr(explicit, key) is not None]
     said = {name: f"rows.{name}" for name in explicit.rows} | {getattr(explicit, key): key for key in keys}
     at = [(key, f"the encoder's call reads no `{name}`") for name, key in said.items() if name not in read]
     at += [("before", f"the encoder's call reads `{name}`, which is no buffer") for name in sorted(read - said.keys())]

@@ -504,6 +504,55 @@ class LayersView(View):
 
 
 @dataclass(frozen=True)
+class LoopView(View):
+    """Rows whose layers run in a loop, on what the port makes of pixels and a method prepares; no code runs twice."""
+
+    modalities: tuple[CutModality, ...]
+    embeds: str | None
+    pixels_key: str
+    #: The input with a grid for each item, its columns, and the variable of the grids of a batch.
+    sizes_key: str
+    size_names: Code
+    sizes: Code
+    sizes_type: Code
+    num_patches: Code
+    rows_per_token: Code
+    patch_shape: Code
+    #: The grid of the smallest item, of one token.
+    least: Code
+    item_lets: Lets
+    prepare: Code
+    made: Code
+    rotary: str | None
+    pair: Code | None
+    #: The buffers of rows, with what they are filled with.
+    rows_values: tuple[tuple[str, Code], ...]
+    offsets: str
+    longest: str
+    layers: Code
+    #: All that is prepared, and the layers on it.
+    every: Code
+    eager: Code
+    #: Whether the statements in front of the layers copy offsets to the device.
+    uploads: bool
+    why: str | None
+    embeddings: Code
+    padding: tuple[str, ...]
+
+    #: An explicit port is for releases whose attention leaves no row unwritten.
+    cover_rows = False
+    flashinfer = False
+
+    @property
+    def rows_keys(self) -> list[str]:
+        return [name for name, _ in self.rows_values]
+
+    @property
+    def padding_logics(self) -> dict[str, str]:
+        return {self.offsets: _padded_by(self.padding)}
+
+
+@dataclass(frozen=True)
 class TokenEntries:
     """The input `name`: how many entries an item has, by its grid `size`, and the call that makes them."""
 
@@ -1260,6 +1309,8 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
     extraction = facts.extraction
     assert extraction is not None
     assert extraction.prepared is not None
+    assert explicit.rotary is not None
+    assert explicit.lengths is not None
     layers = extraction.prepared
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     names = Names.of(port)
@@ -1321,6 +1372,69 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
     )
 
 
+def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LoopView:
+    """The view of an explicit port of layers in a loop."""
+    assert facts.extraction is not None
+    assert facts.extraction.prepared is not None
+    assert explicit.post is not None
+    layers, names = facts.extraction.prepared, Names.of(port)
+    [modality] = port.modalities.values()
+    [(key, grid)] = port.item.values.items()
+    columns = ("t", "h", "w")[-len(grid) :]
+    sizes = _sizes_name(columns)
+    merge = port.item.merge
+    least = [side.substitute({"h": merge, "w": merge}) for side in (*grid, *port.item.shape[1:])]
+    item_names, item_lets = names.localised(*least)
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
+    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary is not None else []
+    values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
+    values |= {name: name for name in pair}
+    given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
+    given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
+    if explicit.rotary is not None:
+        given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
+    read = given.keys()
+    last = max(place for place, name in enumerate(layers.made) if name in read)
+    made = [name if name in read else "_" for name in layers.made[: last + 1]]
+    axis = next(iter(explicit.rows.values()))
+    bound = {"pixels": "pixel_values", "sizes": sizes, "offsets": "cu_seqlens"}
+    held = explicit.held.python() if explicit.held is not None else "features"
+    return LoopView(
+        **shared,
+        modalities=(modality,),
+        embeds=port.embeds,
+        buffer_keys=[*values, explicit.offsets],
+        budget_min=Code(str(_ROWS_BUDGET)),
+        budget_why="The smallest budget of Qwen2.5-VL's graphs, and of others.",
+        budget_lets=(),
+        forward=Code(f"{held}{'.squeeze(0)' * axis}"),
+        pixels_key=modality.pixels,
+        sizes_key=key,
+        size_names=Code(", ".join(columns)),
+        sizes=Code(sizes),
+        sizes_type=Code(f"list[tuple[{', '.join(['int'] * len(columns))}]]"),
+        num_patches=Code(" * ".join(columns)),
+        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": merge})),
+        patch_shape=_joined(map(item_names.code, least[len(grid) :])),
+        least=_joined(map(item_names.code, least[: len(grid)])),
+        item_lets=item_lets,
+        prepare=Code(_replaced(layers.prepare, bound)),
+        made=Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
+        rotary=explicit.rotary,
+        pair=Code(", ".join(pair)) or None,
+        rows_values=tuple((name, Code(value)) for name, value in values.items()),
+        offsets=explicit.offsets,
+        longest=explicit.longest,
+        layers=Code(_replaced(layers.encode, given)),
+        every=Code(", ".join(layers.made)),
+        eager=Code(_replaced(layers.encode, {} if explicit.longest in layers.made else {explicit.longest: "None"})),
+        uploads=layers.uploads,
+        why=explicit.why,
+        embeddings=Code(_replaced(explicit.post.python(), {"items": "features", "sizes": sizes})),
+        padding=tuple(name for _, name in facts.padding),
+    )
+
+
 def _one(code: Code) -> str:
     """`1 * x` as `x`, in parentheses where it is more than a name."""
     node = ast.parse(code.removeprefix("1 * "), mode="eval").body
@@ -1341,11 +1455,11 @@ class _Put(ast.NodeTransformer):
         return ast.parse(self.values[node.id], mode="eval").body if node.id in self.values else node
 
 
-def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsView | LayersView:
+def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsView | LayersView | LoopView:
     names = Names.of(port)
     shared = _shared(port, profile, facts)
     if port.explicit is not None and facts.extraction is not None:
-        return _layers(port, port.explicit, facts, shared)
+        return (_layers if port.explicit.layers is None else _loop)(port, port.explicit, facts, shared)
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
