@@ -166,3 +166,15 @@ def test_a_model_that_cannot_be_built_for_ranks_has_no_check_of_split_layers():
     session.check_shared_layers(bench, lambda: (host, 1 // 0), True)
 
     assert (bench.checks, len(bench.not_run)) == ([], 1)
+
+
+def test_a_port_is_told_of_two_ranks_where_it_says_its_graphs():
+    """It may have none there. What runs is whole, since the lab has one rank."""
+    from scaffold.verify.numeric import session
+
+    layers = [SimpleNamespace(tp_size=1), SimpleNamespace(tp_size=1)]
+
+    assert session._of_two_ranks(layers, lambda: [layer.tp_size for layer in layers]) == [2, 2]
+    with pytest.raises(ZeroDivisionError):
+        session._of_two_ranks(layers, lambda: 1 // 0)
+    assert [layer.tp_size for layer in layers] == [1, 1]

@@ -759,8 +759,8 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
     """With data parallelism each rank encodes items of its own, so no layer on their way may be split over ranks.
 
     Ranks would add up rows, or join columns, of each other's items. `build` makes the host as data parallelism does.
-    One rank has whole layers, so this asks what vLLM's layers were told. A model without such layers gets no check,
-    unless `always`.
+    One rank has whole layers, so this asks what vLLM's layers were told. A port that asks them meanwhile for which
+    modalities it has graphs is told of two ranks. A model without such layers gets no check, unless `always`.
     """
     if not getattr(bench.host, "supports_encoder_tp_data", False):
         return
@@ -783,6 +783,8 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
     for layer, module in split.items():
         module.register_forward_pre_hook(lambda *_, layer=layer: ran.append(layer))
     bench.lab.place_model(host)
+    said = host.get_encoder_cudagraph_config
+    host.get_encoder_cudagraph_config = lambda: _of_two_ranks(split.values(), said)
     inner = replace(bench, host=host, config=config, checks=[], hits=0, misses=0, served={}, say=lambda _: None)
     run_session(inner, fitted(inner, bench.recipe.sessions()[:1], bench.counts_units)[0])
     if not ran or not inner.hits + inner.misses:  # a manager captures graphs of no modality, too, and serves nothing
@@ -794,6 +796,17 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
         return
     detail = f"data-parallel ranks have items of their own, and share the weights of {names}"
     bench.checks.append(Check(name, "all", False, detail=detail, code="VCG670"))
+
+
+def _of_two_ranks(layers: Iterable[Any], asked: Callable[[], Any]) -> Any:
+    """The port's answer where two ranks share these layers."""
+    for layer in layers:
+        layer.tp_size = 2
+    try:
+        return asked()
+    finally:
+        for layer in layers:
+            layer.tp_size = 1
 
 
 @contextmanager
