@@ -54,7 +54,8 @@ def fix_port(
 
     def run(repairs: Sequence[Repair]) -> tuple[NumericReport, ...]:
         overlay = {change.path: change.after or b"" for change in apply_repairs(tree, repairs)}
-        return check_numerics_all([replace(request, overlay=overlay) for request in requests], watch=watch)
+        options = replace(requests[0].options, whole_layers=bool(repairs))
+        return check_numerics_all([replace(one, overlay=overlay, options=options) for one in requests], watch=watch)
 
     with keep_warm():
         repairs = find_repairs(tree, port.module, port.class_name)

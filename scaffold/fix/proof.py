@@ -14,7 +14,6 @@ from scaffold.diagnostics import DiagnosticError
 from scaffold.fix.remaining import Key, Kind, Remaining, judge, remaining
 from scaffold.fix.repair import Repair
 from scaffold.verify.numeric import TAILS, Check, NumericReport
-from scaffold.verify.numeric.reports import SHARED_LAYERS
 
 _OFFSETS = "no attention sequence has a negative length"
 
@@ -50,16 +49,6 @@ class Outcome:
     def defects(self) -> Mapping[Key, Check]:
         """The failing checks that somebody can meet."""
         return {key: check for key, check in self.failing.items() if judge(check)[0] is not Kind.NO_DEFECT}
-
-    def passes(self, key: Key, failed: Check) -> bool:
-        """Whether a check passes that failed in another run.
-
-        The lab asks only layers that are split over ranks. So that check is gone where none is, unless it was not run.
-        """
-        if key in self.checks:
-            return self.checks[key].passed
-        notes = [note for report in self.reports if report.tail == key[0] for note in report.not_run]
-        return failed.code == "VCG670" and not any(note.startswith(SHARED_LAYERS) for note in notes)
 
     @property
     def eager(self) -> int:
@@ -161,7 +150,7 @@ def prove_repairs(
 
 
 def _mended(before: Outcome, after: Outcome) -> tuple[Key, ...]:
-    return tuple(key for key, check in before.failing.items() if after.passes(key, check))
+    return tuple(key for key in before.failing if key in after.checks and after.checks[key].passed)
 
 
 def _objection(before: Outcome, after: Outcome) -> str:

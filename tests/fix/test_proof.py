@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
+from scaffold.fix import fixing
 from scaffold.fix.proof import Outcome, prove_repairs
 from scaffold.fix.remaining import Kind, remaining
 from scaffold.fix.repair import Repair
 from scaffold.verify.numeric import Check, NumericReport
 from scaffold.verify.numeric.reports import ObservedHazard
+from scaffold.workflow import load_port
 
 #: Checks of the run, by name; a code stands for a failure.
 Codes = dict[str, str]
@@ -98,14 +100,26 @@ def test_a_hazard_that_a_repair_brings_drops_it():
     assert "fails with it: VCG652" in lines[1]
 
 
-def test_a_check_of_split_layers_passes_where_none_is_split():
-    """It is gone then. Any other one that is gone, or one that was not run, mends nothing."""
-    none = report({"b": "", "c": ""})
-    unknown = replace(none, not_run=("layers that data-parallel ranks share: OSError: x",))
-    for code, after, kept in (("VCG670", none, ["r"]), ("VCG670", unknown, []), ("VCG661", none, [])):
-        repairs = [replace(R, answers=lambda check: True)]
-        proven = prove_repairs(repairs, Lab({"": report({"a": code}), "r": after}))
-        assert ([one.name for one in proven.repairs], len(proven.after.failing)) == (kept, 0 if kept else 1)
+@pytest.mark.parametrize("code", ["VCG661", "VCG670"])
+def test_a_failing_check_that_is_gone_is_not_mended(code):
+    repairs = [replace(R, answers=lambda check: True)]
+    proven = prove_repairs(repairs, Lab({"": report({"a": code}), "r": report({"b": ""})}))
+    assert (proven.repairs, [check.code for check in proven.after.failing.values()]) == ((), [code])
+
+
+@pytest.mark.trees
+def test_a_repair_is_asked_for_the_check_of_split_layers(release_tree, monkeypatch):
+    """Where it makes a layer whole, none may be split any more. The port as it is has the checks of `verify`."""
+    asked = []
+
+    def check(requests, watch):
+        asked.append([request.options.whole_layers for request in requests])
+        whole = bool(requests[0].overlay)
+        return tuple(replace(report({"a": "" if whole else "VCG670"}), tail=request.tail) for request in requests)
+
+    monkeypatch.setattr(fixing, "check_numerics_all", check)
+    fix = fixing.fix_port(load_port("mllama4"), release_tree("0.33.0"))
+    assert (asked, len(fix.proven.repairs)) == ([[False, False], [True, True]], 1)
 
 
 def test_what_was_dropped_is_tried_again_on_top_of_another():

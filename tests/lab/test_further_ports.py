@@ -14,7 +14,7 @@ from changed_ports import port_of
 import scaffold.tower
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.load import shipped_path
-from scaffold.verify.numeric import NumericOptions, NumericRequest, check_numerics, check_numerics_all
+from scaffold.verify.numeric import NumericOptions, NumericReport, NumericRequest, check_numerics, check_numerics_all
 from scaffold.workflow import load_port, numeric_requests, prove_numerics
 
 pytestmark = [pytest.mark.trees, pytest.mark.lab]
@@ -75,17 +75,34 @@ def test_last_release_without_a_port(release_tree: Any, name: str) -> None:
     assert model.word in release_tree(f"0.{model.pristine + 1}.0").read(source)
 
 
-@pytest.mark.parametrize("minor", [23, pytest.param(33, marks=pytest.mark.slow)])
-def test_graphs_of_data_parallel_ranks_that_share_the_projector_are_found(release_tree: Any, minor: int) -> None:
+#: What is wrong once data parallelism is on, on one rank and on several. The shipped gate asks the projector for ranks.
+GATES = {
+    "not (self.use_data_parallel and self.multi_modal_projector.linear_1.tp_size > 1)": "",
+    "not self.use_data_parallel": "VCG661",  # one rank has no graphs
+    "not (self.use_data_parallel and self.multi_modal_projector.linear_1.tp_size > 2)": "VCG670",  # two have some
+}
+
+
+def llama_4_with_gate(gate: str, tree: Any, **options: bool) -> NumericReport:
     path = shipped_path("mllama4")
     assert path is not None
-    gate = "modalities: not self.use_data_parallel"
     text = path.read_text()
-    assert gate in text
-    port = load_descriptor_text(text.replace(gate, "modalities: self.config.text_config.hidden_size > 0"), path.name)
-    [request] = numeric_requests(port, release_tree(f"0.{minor}.0"))
+    assert next(iter(GATES)) in text
+    port = load_descriptor_text(text.replace(next(iter(GATES)), gate), path.name)
+    [request] = numeric_requests(port, tree)
+    return check_numerics(replace(request, recipe="mllama4", options=replace(request.options, short=True, **options)))
 
-    report = check_numerics(replace(request, recipe="mllama4", options=replace(request.options, short=True)))
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("minor", [20, pytest.param(33, marks=pytest.mark.slow)])
+def test_one_data_parallel_rank_has_graphs(release_tree: Any, minor: int, gate: str) -> None:
+    report = llama_4_with_gate(gate, release_tree(f"0.{minor}.0"), data_parallel_switch=True)
+    assert "".join(problem.code for problem in report.diagnostics()) == GATES[gate], "\n".join(report.lines())
+
+
+@pytest.mark.parametrize("minor", [23, pytest.param(33, marks=pytest.mark.slow)])
+def test_graphs_of_data_parallel_ranks_that_share_the_projector_are_found(release_tree: Any, minor: int) -> None:
+    report = llama_4_with_gate("self.config.text_config.hidden_size > 0", release_tree(f"0.{minor}.0"))
 
     [problem] = report.diagnostics()
     assert (problem.code, "share the weights of multi_modal_projector.linear_1" in problem.message) == ("VCG670", True)

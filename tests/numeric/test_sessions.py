@@ -132,3 +132,49 @@ def test_data_parallelism_is_tried_where_vllm_can_switch_it_on(name, monkeypatch
     assert seen == [True] * made
     assert [check.name for check in bench.checks] == ["data parallelism stays outside"] * made
     assert host.use_data_parallel is False
+
+
+@pytest.mark.parametrize(
+    ("supported", "always", "passed"),
+    [(True, True, [True]), (True, False, []), (False, True, [])],
+    ids=["asked for", "not asked for", "no class that shards"],
+)
+def test_a_model_without_split_layers_passes_where_the_check_is_asked_for(supported, always, passed):
+    """`fix` asks it of a repair that keeps a layer whole. Others have as many checks as they had."""
+    from scaffold.verify.numeric import session
+
+    host = torch.nn.Linear(2, 2)
+    host.supports_encoder_tp_data = supported
+    bench = session.Bench(None, host, SimpleNamespace(), None, ("image",), {}, {})
+
+    session.check_shared_layers(bench, lambda: (host, None), always)
+
+    assert [check.passed for check in bench.checks] == passed
+    assert {(check.name, check.detail) for check in bench.checks} <= {
+        ("data parallelism shares no layer", "no layer is split over ranks")
+    }
+
+
+def test_a_model_that_cannot_be_built_for_ranks_has_no_check_of_split_layers():
+    """So nothing says that a repair mended one."""
+    from scaffold.verify.numeric import session
+
+    host = torch.nn.Linear(2, 2)
+    host.supports_encoder_tp_data = True
+    bench = session.Bench(None, host, SimpleNamespace(), None, ("image",), {}, {})
+
+    session.check_shared_layers(bench, lambda: (host, 1 // 0), True)
+
+    assert (bench.checks, len(bench.not_run)) == ([], 1)
+
+
+def test_a_port_is_told_of_two_ranks_where_it_says_its_graphs():
+    """It may have none there. What runs is whole, since the lab has one rank."""
+    from scaffold.verify.numeric import session
+
+    layers = [SimpleNamespace(tp_size=1), SimpleNamespace(tp_size=1)]
+
+    assert session._of_two_ranks(layers, lambda: [layer.tp_size for layer in layers]) == [2, 2]
+    with pytest.raises(ZeroDivisionError):
+        session._of_two_ranks(layers, lambda: 1 // 0)
+    assert [layer.tp_size for layer in layers] == [1, 1]

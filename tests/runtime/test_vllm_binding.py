@@ -180,6 +180,22 @@ def test_data_parallel_through_vllms_own_layer(model, ranks, broken, release_tre
 
 @pytest.mark.trees
 @pytest.mark.lab
+@pytest.mark.parametrize(("ranks", "repaired"), [(1, False), (2, False), (2, True)])
+def test_a_port_of_llama_4_has_graphs_where_a_rank_has_the_whole_projector(ranks, repaired, release_tree, tmp_path):
+    """One rank always has it, and several with the line that `fix` writes."""
+    source, port = release_tree("0.33.0"), load_port("mllama4")
+    tree = link_tree(source.root, tmp_path / "tree", prepare_port(port, source, replace=True).package)
+    if repaired:
+        file, layer = tree / "vllm/model_executor/models/mllama4.py", 'prefix=f"{prefix}.linear_1",'
+        text = file.read_text("utf-8")
+        assert layer in text
+        file.write_text(text.replace(layer, f"{layer} disable_tp=is_vit_use_data_parallel(),"), "utf-8")
+    reports = reports_of(tree, "mllama4", ranks, "data")
+    assert [report["hits"] > 0 for report in reports] == [ranks == 1 or repaired] * ranks
+
+
+@pytest.mark.trees
+@pytest.mark.lab
 def test_data_parallel_ranks_that_share_a_layer_have_no_graphs(release_tree):
     """vLLM's own port of Llama 4 has graphs there. Without the refusal its ranks gather different numbers of rows."""
     reports = reports_of(release_tree("0.33.0").root, "mllama4", 2, "data")

@@ -393,7 +393,7 @@ def _check(
             announce.settled(())
         elif not options["short"] and (option, request["role"]) == ("long_context", "both"):
             bench.not_run.append("a long context: not tried on an implementation as it is")
-    session.check_shared_layers(bench, lambda: _build_data_parallel(request))
+    session.check_shared_layers(bench, lambda: _build_data_parallel(request), options["whole_layers"])
     report = NumericReport(
         recipe=request["recipe"],
         release="",

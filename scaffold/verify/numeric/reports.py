@@ -20,8 +20,6 @@ TAILS: dict[str, str] = {"fa2": "fa2 attention tails", "fa3": "fa3 attention tai
 ROUND_UP = "the capture must round up"
 FROZEN = "but max_seqlen was frozen at"
 SECTIONS = "FlashInfer's offsets are two sections in one tensor"
-#: A note of a check that was not run: the model could not be built as data parallelism builds it.
-SHARED_LAYERS = "layers that data-parallel ranks share"
 #: A hazard of a model's own tensor (`scaffold.verify.numeric.left`).
 LEFT = "left on the host"
 #: How the names of variables begin that decide which code Python and the system find.
@@ -43,8 +41,9 @@ class NumericOptions:
     makes. `short` serves the calls of one manager and no others. `counts_units` is for explicit ports: a graph holds
     whole units, each with as many rows as the port counts for it; `single`: no more than a batch has items. `in_tree`
     is False for a port that re-enters, which adapters are. `inherited` is for a class that inherits its port, and whose
-    processor may offer less. `refused_embeds` says, by class and modality, why no request brings precomputed ones.
-    `timeout_s` is the wall-clock limit of one child process, in seconds.
+    processor may offer less. `whole_layers` is for a repair: the check of layers that ranks share is there if none is
+    split, too. `refused_embeds` says, by class and modality, why no request brings precomputed ones. `timeout_s` is the
+    wall-clock limit of one child process, in seconds.
     """
 
     image_embeds: bool = False
@@ -58,6 +57,7 @@ class NumericOptions:
     single: bool = False
     in_tree: bool = True
     inherited: bool = False
+    whole_layers: bool = False
     refused_embeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     timeout_s: float = 240.0
 

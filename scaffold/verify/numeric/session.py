@@ -24,7 +24,7 @@ from scaffold.verify.numeric.diagnosis import Witness, explain, first_difference
 from scaffold.verify.numeric.graphs import DEVICE, Lab, tensors_in
 from scaffold.verify.numeric.normalising import normalising, raw_inputs, takes_raw_pixels
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session, configure
-from scaffold.verify.numeric.reports import SHARED_LAYERS, Check
+from scaffold.verify.numeric.reports import Check
 
 #: Largest accepted error, relative to the largest oracle value. Splitting a batch changes the order of additions in
 #: float32 matrix products (about 1e-6); a wrong row, offset or buffer is off by more than 1e-2.
@@ -755,18 +755,19 @@ def _data_parallel(host: nn.Module) -> Iterator[None]:
             module.use_data_parallel = value
 
 
-def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]) -> None:
+def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]], always: bool = False) -> None:
     """With data parallelism each rank encodes items of its own, so no layer on their way may be split over ranks.
 
     Ranks would add up rows, or join columns, of each other's items. `build` makes the host as data parallelism does.
-    One rank has whole layers, so this asks what vLLM's layers were told. A model without such layers gets no check.
+    One rank has whole layers, so this asks what vLLM's layers were told. A port that asks them meanwhile for which
+    modalities it has graphs is told of two ranks. A model without such layers gets no check, unless `always`.
     """
     if not getattr(bench.host, "supports_encoder_tp_data", False):
         return
     try:
         host, config = build()
     except Exception as error:
-        bench.not_run.append(f"{SHARED_LAYERS}: {type(error).__name__}: {error}")
+        bench.not_run.append(f"layers that data-parallel ranks share: {type(error).__name__}: {error}")
         return
     kinds = {"ColumnParallelLinear", "RowParallelLinear"}
     split = {
@@ -774,15 +775,18 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
         for name, module in host.named_modules()
         if kinds & {kind.__name__ for kind in type(module).__mro__} and not module.disable_tp
     }
+    name = "data parallelism shares no layer"
     if not split:
+        bench.checks += [Check(name, "all", True, detail="no layer is split over ranks")] * always
         return
     ran: list[str] = []
-    for name, module in split.items():
-        module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+    for layer, module in split.items():
+        module.register_forward_pre_hook(lambda *_, layer=layer: ran.append(layer))
     bench.lab.place_model(host)
+    said = host.get_encoder_cudagraph_config
+    host.get_encoder_cudagraph_config = lambda: _of_two_ranks(split.values(), said)
     inner = replace(bench, host=host, config=config, checks=[], hits=0, misses=0, served={}, say=lambda _: None)
     run_session(inner, fitted(inner, bench.recipe.sessions()[:1], bench.counts_units)[0])
-    name = "data parallelism shares no layer"
     if not ran or not inner.hits + inner.misses:  # a manager captures graphs of no modality, too, and serves nothing
         bench.checks.append(Check(name, "all", True, detail="no call that the manager serves runs one"))
         return
@@ -792,6 +796,17 @@ def check_shared_layers(bench: Bench, build: Callable[[], tuple[nn.Module, Any]]
         return
     detail = f"data-parallel ranks have items of their own, and share the weights of {names}"
     bench.checks.append(Check(name, "all", False, detail=detail, code="VCG670"))
+
+
+def _of_two_ranks(layers: Iterable[Any], asked: Callable[[], Any]) -> Any:
+    """The port's answer where two ranks share these layers."""
+    for layer in layers:
+        layer.tp_size = 2
+    try:
+        return asked()
+    finally:
+        for layer in layers:
+            layer.tp_size = 1
 
 
 @contextmanager
