@@ -62,10 +62,15 @@ _CALL_NAMES = {
     "layers": {
         "pixels": "the patches of the batch",
         "sizes": "the sizes of the items",
+        "grid": "the same as the tensor of the inputs",
         "offsets": "where the patches of each item end",
     },
     "held": {"features": "the patches behind the layers"},
-    "items": {"items": "the patches of each item", "sizes": "the sizes of the items"},
+    "items": {
+        "items": "the patches of each item",
+        "sizes": "the sizes of the items",
+        "grid": "the same as the tensor of the inputs",
+    },
     "entry": {"**inputs": "the inputs of the batch"},
 }
 

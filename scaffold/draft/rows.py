@@ -15,9 +15,9 @@ from itertools import accumulate, chain, islice, pairwise
 from math import prod
 from typing import Any
 
-from scaffold.cut import Extraction, Form, find_layers, find_tails
+from scaffold.cut import Extraction, Form, find_layers, find_looped_layers, find_tails
 from scaffold.descriptor.expressions import parse_call
-from scaffold.descriptor.port import ATTENTION
+from scaffold.descriptor.port import ATTENTION, LONGEST
 from scaffold.diagnostics import DiagnosticError
 from scaffold.draft.common import (
     SOUND,
@@ -30,13 +30,14 @@ from scaffold.draft.common import (
 )
 from scaffold.draft.frames import put_frames
 from scaffold.draft.locate import Subject
+from scaffold.draft.looped import Calls
 from scaffold.draft.numbers import MERGE, PATCH, VISION, put_columns, put_number
 from scaffold.draft.sheet import Beyond, Candidate, Sheet, SourceLine, beyond
 from scaffold.draft.tokens import put_tokens
 from scaffold.draft.ways import NOWHERE, entry_to, way_to
 from scaffold.tower import attention_leaves_rows
 from scaffold.tower.names import loads
-from scaffold.watch import Batch, Call, Leaf, Recording, Repeated
+from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Repeated
 
 CHUNK = "vision_chunk"
 _MODALITIES = ("image", CHUNK, SOUND)
@@ -496,6 +497,8 @@ def _put_explicit(subject: Subject, encoder: _Encoder, entry: str, sheet: Sheet)
     Such a port runs no code of the model twice. `scaffold.cut` looks for its methods as the generator will.
     """
     others = [key for prefix in _NOT_EXPLICIT for key in sheet.keys(prefix)]
+    if [key.rpartition(".")[0] for key in others] == ["item.values", "forward"]:
+        _put_explicit_loop(subject, encoder, entry, sheet)
     roles = {} if others or "h * p" not in sheet.value("item.shape") else _roles(subject, encoder)
     if sorted(roles) != sorted(_BUFFERS):
         return
@@ -513,6 +516,47 @@ def _put_explicit(subject: Subject, encoder: _Encoder, entry: str, sheet: Sheet)
                 return
 
 
+def _put_explicit_loop(subject: Subject, encoder: _Encoder, entry: str, sheet: Sheet) -> None:
+    """Fill in `explicit` where the recording shows each argument of the calls around a loop over layers."""
+    tree, batches = subject.tree, [batch for batch, _ in encoder.runs]
+    [grid] = (key.rpartition(".")[2] for key in sheet.keys("item.values"))
+    pixels = sheet.value(f"modalities.{batches[0].modality}.pixels")
+    if any(batch.lengths(pixels) != rows for batch, rows in zip(batches, encoder.rows, strict=True)):
+        return
+    calls = Calls(subject, batches, encoder.rows, pixels, grid)
+    last = f"{encoder.layers.name}.{encoder.layers.count - 1}"
+    ends = [batch.calls[batch.runs(last, numbers)[0]] for batch, numbers in encoder.runs]
+    layers, behind = calls.leading_to(encoder.calls), calls.behind(ends)
+    if layers is None or behind is None:
+        return
+    with suppress(DiagnosticError):
+        way = way_to(subject, [entry], f"self.{encoder.path}", loop=encoder.loop)
+        form = Form(parse_call(entry), None, None, NOWHERE)
+        found = find_looped_layers(tree, way, form, _BEFORE, parse_call(layers), not attention_leaves_rows(tree))
+        if not isinstance(found, Extraction) or found.prepared is None:
+            return
+        part = f"{encoder.layers.name}.0"
+        ways = [batch.way(batch.calls[batch.runs(part, numbers)[0]]) for batch, numbers in encoder.runs]
+        frames = [next(frame for frame in reversed(way) if frame.part == encoder.path) for way in ways]
+        read = [node.id for node in ast.walk(found.prepared.encode) if isinstance(node, ast.Name)]
+        roles = _roles_of([name for name in read if name in found.prepared.made], frames, encoder.rows)
+        if "longest" not in roles and LONGEST in read:
+            roles["longest"] = LONGEST
+        if not {"rows", "offsets", "longest"} <= roles.keys() <= {"rows", "rotary", "offsets", "longest"}:
+            return
+        sheet.put("explicit.before", _BEFORE, why="a name for the statements in front of the loop over the layers")
+        sheet.put("explicit.layers", layers, encoder.place, why="each argument as the calls had it")
+        if calls.unread:
+            names = " and ".join(f"`{name}`" for name in dict.fromkeys(calls.unread))
+            sheet.put("explicit.why", f"Of {names} only None matters: any tensor will do.", encoder.place)
+        held, post = behind
+        if held is not None:
+            sheet.put("explicit.held", held, why="it gets the rows of the layers, and gives rows")
+        sheet.put("explicit.post", post, why="it gets these, and gives the embeddings of all images")
+        for role in sorted(roles, key=[*_BUFFERS].index):
+            sheet.put(f"explicit.{role}", roles[role], encoder.place, why=_BUFFERS[role])
+
+
 def _roles(subject: Subject, encoder: _Encoder) -> dict[str, Any]:
     """The variables that the encoder's call reads, by what they are in all batches; empty where one is nothing known.
 
@@ -522,12 +566,16 @@ def _roles(subject: Subject, encoder: _Encoder) -> dict[str, Any]:
     found = function_of(subject, frames[0])
     call = waiting_call(frames[0], found[1]) if found is not None else None
     given = [*call.args, *(one.value for one in call.keywords)] if call is not None else []
+    return _roles_of([one.id for one in given if isinstance(one, ast.Name)], frames, encoder.rows)
+
+
+def _roles_of(names: Sequence[str], frames: Sequence[Frame], rows: _Rows) -> dict[str, Any]:
     roles: dict[str, Any] = {}
-    for name in (one.id for one in given if isinstance(one, ast.Name)):
+    for name in names:
         values = [[leaf for leaf in frame.values if leaf.key == name] for frame in frames]
-        kinds = [_kind(leaves, encoder.rows) for leaves in zip(*values, strict=False)]
+        kinds = [_kind(leaves, rows) for leaves in zip(*values, strict=False)]
         if kinds == ["rows"]:
-            axis = values[0][0].shape.index(sum(encoder.rows[0]))
+            axis = values[0][0].shape.index(sum(rows[0]))
             roles["rows"] = {**roles.get("rows", {}), name: axis}
             continue
         absent = all(leaf.type == "NoneType" for leaves in values for leaf in leaves)

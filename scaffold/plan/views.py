@@ -1397,7 +1397,8 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
     last = max(place for place, name in enumerate(layers.made) if name in read)
     made = [name if name in read else "_" for name in layers.made[: last + 1]]
     axis = next(iter(explicit.rows.values()))
-    bound = {"pixels": "pixel_values", "sizes": sizes, "offsets": "cu_seqlens"}
+    bound = {"pixels": "pixel_values", "sizes": sizes, "grid": f"mm_kwargs[{pyrepr(key)}]", "offsets": "cu_seqlens"}
+    given_back = {"items": "features", "sizes": sizes, "grid": f"batch_mm_kwargs[{pyrepr(key)}]"}
     held = explicit.held.python() if explicit.held is not None else "features"
     return LoopView(
         **shared,
@@ -1430,7 +1431,7 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
         eager=Code(_replaced(layers.encode, {} if explicit.longest in layers.made else {explicit.longest: "None"})),
         uploads=layers.uploads,
         why=explicit.why,
-        embeddings=Code(_replaced(explicit.post.python(), {"items": "features", "sizes": sizes})),
+        embeddings=Code(_replaced(explicit.post.python(), given_back)),
         padding=tuple(name for _, name in facts.padding),
     )
 

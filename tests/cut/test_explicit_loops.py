@@ -209,7 +209,8 @@ def test_statements_and_loop_are_put_back(old: str, new: str, same: bool) -> Non
 MUTANTS = (
     Mutant("offsets of one sequence", "[0, *accumulate(t * h * w for t, h, w in grid_thw)]",
            "[0, sum(t * h * w for t, h, w in grid_thw)]", "VCG650"),
-    Mutant("grids of the batch", "self.mlp_AR(features, grid_thw)", "self.mlp_AR(features, grid_thw[::-1])", "VCG650"),
+    Mutant("grids of the batch", "image_grid_thw=batch_mm_kwargs[\"image_grid_thw\"]",
+        "image_grid_thw=batch_mm_kwargs[\"image_grid_thw\"].flip(0)", "VCG650"),
     Mutant("one sequence too few", "[[1, m, m]] * max_batch_size", "[[1, m, m]] * (max_batch_size - 1)", "VCG654"),
     Mutant("no norm", "self.visual.vision_model.post_layernorm(features).squeeze(0)", "features.squeeze(0)", "VCG650"),
     Mutant("a bound of one token", 'max_seqlen = torch.tensor(len(inputs["hidden_states"]), dtype=torch.int32)',

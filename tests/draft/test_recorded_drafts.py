@@ -22,6 +22,7 @@ Record, Drafts = Callable[[str], Recording], Callable[..., Draft]
 NEXT, ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 QWEN = "Qwen2_5_VLForConditionalGeneration"
 MISTRAL = "Mistral3ForConditionalGeneration"
+KEYE = "KeyeForConditionalGeneration"
 KIMI, GLM_OCR = "KimiVLForConditionalGeneration", "GlmOcrForConditionalGeneration"
 
 
@@ -375,6 +376,73 @@ def test_no_explicit_port_of_rows_in_code_of_another_form(
     found = values(draft(MISTRAL, record(MISTRAL), changed))
     assert found["layout"] == "rows"
     assert "explicit" not in found
+
+
+def test_an_explicit_port_of_layers_in_a_loop_has_the_calls_around_it(draft: Drafts) -> None:
+    found = draft(KEYE)
+    assert values(found)["explicit"] == document_of("keye")["explicit"]
+    assert found.questions == ()
+
+
+BRANCH = "if interpolate_pos_encoding and image_grid_thw is not None:"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "there"),
+    [
+        # A tensor of which the embedding's branch asks only whether it is None.
+        (BRANCH, BRANCH, True),
+        (BRANCH, "if not sample_indices:", False),
+        (BRANCH, "if image_grid_thw is None or interpolate_pos_encoding:", True),
+        (BRANCH, "if sample_indices:", False),
+        (BRANCH, f"position_ids = position_ids + 1\n            {BRANCH}", False),
+        ("assert attention_mask is None", "if attention_mask is None: return inputs_embeds", False),
+        ("torch.zeros", "torch.empty", False),
+    ],
+)
+def test_layers_in_a_loop_are_explicit_in_code_that_reads_what_is_known(
+    before: str, after: str, there: bool, record: Record, draft: Drafts, release_tree: Any
+) -> None:
+    tree = release_tree("0.33.0")
+    files = ("vllm/model_executor/models/keye.py", "vllm/v1/attention/ops/vit_attn_wrappers.py")
+    texts = {file: tree.read(file) for file in files}
+    assert any(before in text for text in texts.values())
+    changed = tree.with_files({file: text.replace(before, after).encode() for file, text in texts.items()})
+    found = values(draft(KEYE, record(KEYE), changed))
+    assert (found["layout"], "explicit" in found) == ("rows", there)
+
+
+def calls(part: str, change: Callable[[tuple[Leaf, ...]], tuple[Leaf, ...]]) -> Callable[[Batch], Batch]:
+    """A change of the arguments of a part's calls."""
+
+    def changed(call: Call) -> Call:
+        return replace(call, arguments=change(call.arguments)) if call.part == part else call
+
+    return lambda batch: replace(batch, calls=tuple(map(changed, batch.calls)))
+
+
+TOWER = "visual.vision_model"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # An argument that is nothing known, or not in all batches; a text that no call of a descriptor may have.
+        calls("mlp_AR", lambda given: tuple(replace(one, value=None) for one in given)),
+        calls("mlp_AR", lambda given: (*given, Leaf("mode", "str", value="nearest"))),
+        calls(f"{TOWER}.post_layernorm", lambda given: (*given, Leaf("args[1]", "Tensor", (3,)))),
+        calls(f"{TOWER}.encoder", lambda given: (*given, Leaf("scale", "int", value=given[0].shape[1]))),
+        # Nothing gets the features; the embeddings are not what the last call gives; pixels are no rows of the grids.
+        calls(f"{TOWER}.post_layernorm", lambda given: ()),
+        lambda batch: replace(batch, results=tuple(replace(leaf, sources=()) for leaf in batch.results)),
+        lambda batch: replace(batch, fields=tuple(replace(one, lengths=()) for one in batch.fields)),
+    ],
+)
+def test_no_explicit_port_where_a_call_around_the_loop_is_unknown(
+    change: Callable[[Batch], Batch], record: Record, draft: Drafts
+) -> None:
+    found = values(draft(KEYE, with_batches(record(KEYE), change)))
+    assert (found["layout"], "explicit" in found) == ("rows", False)
 
 
 # -- packed ------------------------------------------------------------------------------------------------------------
