@@ -315,7 +315,9 @@ def _ernie_text() -> dict[str, Any]:
     from scaffold.verify.numeric.recipes.base import LanguageModel
 
     class Text(LanguageModel):
-        model = SimpleNamespace(layers=())
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.model.layers = ()
 
     return {"Ernie4_5ForCausalLM": Text}
 
