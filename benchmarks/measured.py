@@ -45,6 +45,7 @@ NAMES = {
     "blip2": "BLIP-2",
     "moondream3": "Moondream 3",
     "paddleocr_vl": "PaddleOCR-VL",
+    "keye": "Keye-VL",
     "lightonocr": "LightOnOCR",
     "cohere2_vision": "Cohere2 Vision",
     "dots_ocr": "dots.ocr",

@@ -25,7 +25,7 @@ LAYOUTS = (
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
-EXPLICIT = "stream_h200_explicit"
+EXPLICIT = ("stream_h200_explicit", "stream_h200_explicit_kimi_vl")
 #: With videos allowed, images may take more time by this share.
 MORE = 0.03
 
@@ -47,7 +47,7 @@ def first_over_vllm(tuning: str) -> list[float]:
 
 
 def pages() -> list[Page]:
-    return [text_page("streams", ["stream_h200", SERVED, EXPLICIT, *LAYOUTS, COLD, BEFORE, AFTER], globals())]
+    return [text_page("streams", ["stream_h200", SERVED, *EXPLICIT, *LAYOUTS, COLD, BEFORE, AFTER], globals())]
 
 
 def first_pass(name: str, tuning: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def layouts() -> str:
 
 def explicit_of() -> str:
     """The ratios of the ports themselves: all in vLLM's manager."""
-    first = [row for row in first_passes(EXPLICIT) if row["tuning"] == "off"]
+    first = [row for row in first_passes(*EXPLICIT) if row["tuning"] == "off"]
     beside = ", ".join(
         f"{row['vllm_ms'] / row['upstream_ms']:.2f} ({NAMES[row['model']]})" for row in first if "upstream_ms" in row
     )
@@ -111,7 +111,7 @@ def explicit_of() -> str:
 
 def explicit() -> str:
     """One line per model: sums of the first pass."""
-    first = first_passes(EXPLICIT)
+    first = first_passes(*EXPLICIT)
     tuned = {row["model"]: row for row in first if row["tuning"] == "on"}
     columns = (
         ("", "{name}"), ("calls", "{calls}"), ("eager", "{eager_ms:.0f}"),
