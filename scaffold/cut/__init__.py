@@ -12,7 +12,7 @@ from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction, 
 from scaffold.cut.layers import find_layers, find_looped_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
-from scaffold.cut.memory import returns_own_memory
+from scaffold.cut.memory import gives_own_memory, returns_own_memory
 from scaffold.cut.proof import prove_cut, prove_sharding
 from scaffold.cut.putback import prove_extraction
 from scaffold.cut.sharding import Sharding, find_sharding, splits_weights
@@ -33,6 +33,7 @@ __all__ = [
     "find_sharding",
     "find_tails",
     "find_way",
+    "gives_own_memory",
     "prove_cut",
     "prove_extraction",
     "prove_sharding",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from scaffold.cut.extract import Extraction
+from scaffold.descriptor.expressions import Call
 from scaffold.syntax import FunctionNode, bind_call, name_path, sets, statements
 from scaffold.tower.names import stores
 from scaffold.tower.source import Module, Owner, Program
@@ -44,6 +45,14 @@ def returns_own_memory(program: Program, owner: Owner, extraction: Extraction) -
     made = [node for node in ast.parse(textwrap.dedent(edit.source)).body if isinstance(node, FunctionNode)]
     function = next(node for node in made if node.name == extraction.after)
     return _Method(program, module, owner, function, {}, ()).result() > _VIEW
+
+
+def gives_own_memory(program: Program, owner: Owner, call: Call) -> bool:
+    """Whether a call of a descriptor gives no view of its arguments, for objects of the class `owner`."""
+    text = f"def behind(self, {', '.join(sorted(call.names))}):\n    return {call.python()}"
+    (function,) = ast.parse(text).body
+    assert isinstance(function, FunctionNode)
+    return _Method(program, owner[0], owner, function, {}, ()).result() > _VIEW
 
 
 class _Method:

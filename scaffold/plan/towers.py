@@ -268,10 +268,13 @@ def _shards_nothing(port: ReentryPort, program: Program, family: Family) -> bool
 
 def _copies(port: AnyPort, program: Program, family: Family, tree: SourceTree, found: Extraction) -> bool:
     """Whether embeddings may be views of what a graph gives, in the model or in a class that inherits its port."""
-    from scaffold.cut import returns_own_memory
+    from scaffold.cut import gives_own_memory, returns_own_memory
 
     heirs = find_subclasses(tree, port.module, port.class_name)
     ported = [program.owner(heir.path, heir.class_name) for heir in heirs if heir.class_name not in port.model.optout]
+    post = port.explicit.post if isinstance(port.explicit, ExplicitRows) else None
+    if post is not None:
+        return not all(gives_own_memory(program, owner, post) for owner in (family[0], *ported))
     return found.after is not None and not all(
         returns_own_memory(program, owner, found) for owner in (family[0], *ported)
     )

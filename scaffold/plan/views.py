@@ -537,6 +537,8 @@ class LoopView(View):
     uploads: bool
     why: str | None
     embeddings: Code
+    #: Whether these may be views of the features, which the next replay overwrites.
+    copies: bool
     padding: tuple[str, ...]
 
     #: An explicit port is for releases whose attention leaves no row unwritten.
@@ -1431,6 +1433,7 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
         eager=Code(_replaced(layers.encode, {} if explicit.longest in layers.made else {explicit.longest: "None"})),
         uploads=layers.uploads,
         why=explicit.why,
+        copies=facts.copies,
         embeddings=Code(_replaced(explicit.post.python(), given_back)),
         padding=tuple(name for _, name in facts.padding),
     )
