@@ -57,6 +57,7 @@ class Prepared:
     `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
     call, which reads some of them: a graph holds it. `whole` gives the same features of inputs. `backend` tells
     FlashInfer's attention from others. `uploads`: the statements of `before` copy offsets from the host to the device.
+    `invariant`: a parameter that takes the sizes has another type of list than one of tuples, by its annotation.
     """
 
     before: str
@@ -66,6 +67,7 @@ class Prepared:
     whole: str
     backend: str
     uploads: bool = False
+    invariant: bool = False
 
 
 @dataclass(frozen=True)

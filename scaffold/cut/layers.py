@@ -132,7 +132,14 @@ def _looped(tree: SourceTree, way: Way, inner: _Method, helper: str, before: str
         split=True,
         regroups=False,
         prepared=Prepared(
-            before, f"{path}.{before}({arguments})", made, encode, "", "", _uploads(tree, inner, before, given)
+            before,
+            f"{path}.{before}({arguments})",
+            made,
+            encode,
+            "",
+            "",
+            _uploads(tree, inner, before, given),
+            _is_invariant(inner, given),
         ),
         looped=True,
     )
@@ -284,6 +291,14 @@ def _uploads(tree: SourceTree, inner: _Method, before: str, given: Mapping[str, 
     nodes = [node for one in (inner.function, made) if one is not None for node in ast.walk(one)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and _callee(node) == UPLOAD[1] and node.args]
     return any(isinstance(call.args[0], ast.Name) and call.args[0].id in offsets for call in calls)
+
+
+def _is_invariant(inner: _Method, given: Mapping[str, ast.expr]) -> bool:
+    """Whether a list of tuples is no list of the type that a parameter for the sizes has."""
+    notes = annotations_of(inner.function)
+    types = [notes.get(name) for name, value in given.items() if ast.unparse(value) == "sizes"]
+    lists = [one for note in types if note is not None for one in ast.walk(note) if isinstance(one, ast.Subscript)]
+    return any(ast.unparse(one.value) == "list" and isinstance(one.slice, ast.BinOp) for one in lists)
 
 
 def _unset(inner: _Method, call: ast.Call) -> dict[str, ast.expr]:

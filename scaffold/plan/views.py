@@ -1415,7 +1415,7 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
         sizes_key=key,
         size_names=Code(", ".join(columns)),
         sizes=Code(sizes),
-        sizes_type=Code(f"list[tuple[{', '.join(['int'] * len(columns))}]]"),
+        sizes_type=Code("list[Any]" if layers.invariant else f"list[tuple[{', '.join(['int'] * len(columns))}]]"),
         num_patches=Code(" * ".join(columns)),
         rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": merge})),
         patch_shape=_joined(map(item_names.code, least[len(grid) :])),

@@ -51,6 +51,23 @@ def test_offsets_go_to_the_device_once(release_tree: Any) -> None:
     assert ["torch.tensor(offsets, dtype=torch.int32)" in one for one in ports] == [False, True]
 
 
+@pytest.mark.trees
+def test_grids_have_a_type_that_the_encoder_takes(release_tree: Any) -> None:
+    """Lists are invariant: PaddleOCR-VL's encoder takes lists of grids among them."""
+    texts = [text_of(prepare_port(port_of(one), release_tree(RELEASE)), at) for one, at in TWO]
+    types = [
+        text.partition("_get_encoder_cudagraph_grid_thw(")[2].partition("-> ")[2].partition(":")[0] for text in texts
+    ]
+    assert types == ["list[tuple[int, int, int]]", "list[Any]"]
+
+
+@pytest.mark.trees
+def test_embeddings_of_their_own_memory_are_not_copied(release_tree: Any) -> None:
+    """Keye's projector comes of a method that its heirs override."""
+    texts = [text_of(prepare_port(port_of(one), release_tree(RELEASE)), at) for one, at in TWO]
+    assert ["embeds.clone() if clone else embeds" in text for text in texts] == [True, False]
+
+
 TWO = (("keye", KEYE), ("paddleocr_vl", PADDLE))
 
 
