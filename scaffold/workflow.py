@@ -279,6 +279,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
     that were made of parts of them in their place."""
     found: list[Diagnostic]
     from scaffold.cut import prove_cut, prove_extraction, prove_sharding
+    from scaffold.descriptor.port import LOOP_METHOD
 
     texts = {file.path: (file.before or "", file.after) for file in planned}
     if plan.sharding is not None:
@@ -305,11 +306,18 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
     found = []
     changed = plan.extraction.methods if plan.extraction is not None else [one.place for one in plan.way.changed]
     before = plan.extraction.prepared.before if plan.extraction is not None and plan.extraction.prepared else None
+    parameters = plan.way.parameters
+    if plan.extraction is not None:  # the method of its loop takes what that of an adapter's loop gets from its caller
+        [(_, owner, looped), *_] = plan.extraction.methods
+        parameters = {
+            (one, LOOP_METHOD) if (one, name) == (owner, looped) else (one, name): names
+            for (one, name), names in parameters.items()
+        }
     for path in dict.fromkeys(path for path, _, _ in changed):
         methods = frozenset(place[1:] for place in changed if place[0] == path)
         file = next(file for file in planned if file.path == path)
         assert file.before is not None, "a way leads through files that are there"
-        found += prove_cut(file.before, file.after, methods, path, plan.way.parameters, before)
+        found += prove_cut(file.before, file.after, methods, path, parameters, before)
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ import copy
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from scaffold.cut.edits import place_of
 from scaffold.cut.extract import (
@@ -27,7 +28,7 @@ from scaffold.cut.extract import (
     _names,
     _Regrouped,
 )
-from scaffold.cut.hoist import hoisted_source, hoisted_tree, method_lines, with_documentation
+from scaffold.cut.hoist import hoisted_source, hoisted_tree, method_lines
 from scaffold.cut.loops import loop_method
 from scaffold.cut.result import find_change
 from scaffold.cut.way import Station, Way, end_of
@@ -58,43 +59,56 @@ def find_layers(
 
 
 def find_looped_layers(
-    tree: SourceTree, way: Way, form: Form, before: str, call: Call, filled: bool
+    tree: SourceTree,
+    way: Way,
+    form: Form,
+    before: str,
+    call: Call,
+    filled: bool,
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> Extraction | Diagnostic:
     """The methods of an explicit port of rows whose layers run in a loop; a note where this tree has another form.
 
-    `call` is that of the method which has the loop, as a port makes it.
+    `call` is that of the method which has the loop, as a port makes it. `known` are the types of variables. Where the
+    layers take the longest sequence of late, the loop's method does, too, and the method that has it does not.
     """
-    told = hoisted_tree(tree, way.hoisted)
     station = next(one for one in way.stations if one.sites)
-    inner, helper = _outlined(told, station)
+    inner, helper, optional = _outlined(tree, way, station, known)
     try:
         if not filled:
             raise _Misfit(inner, "this release leaves rows unwritten")
-        return _looped(told, way, inner, helper, before, call)
+        return _looped(tree, way, inner, (helper, optional), before, call)
     except _Misfit as misfit:
         return misfit.note(tree, form)
 
 
-def _outlined(tree: SourceTree, station: Station) -> tuple[_Method, str]:
-    """The method with the layers, which calls a method in the place of its loop, and the source of that one; no source
-    where an earlier port made it."""
+def _outlined(tree: SourceTree, way: Way, station: Station, known: Mapping[str, str]) -> tuple[_Method, str, bool]:
+    """The method with the layers, which calls a method in the place of its loop, the source of that one, and whether
+    it takes the longest sequence where its call gives none. No source where an earlier port made it."""
     function, lines = method_lines(tree, *station.place)
-    if station.loop is None:
-        return _Method(station, function, lines), ""
     loop, start = station.loop, first_line(function)
+    if loop is None:
+        owner = find_class(tree.parse(station.file), station.class_name)
+        made = find_method(owner, LOOP_METHOD) if owner is not None else None
+        return _Method(station, function, lines), "", made is not None and LONGEST in _defaults(made)
+    optional = any(place_of(one) == station.place for one in way.hoisted)
+    told, moved = method_lines(hoisted_tree(tree, way.hoisted), *station.place)
     first, last = loop.line - start, loop.end_line - start
     indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-    call = f"{indent}{loop.result} = self.{LOOP_METHOD}({', '.join(loop.arguments)})"
+    handed = [name for name in loop.arguments if name != LONGEST or not optional]
+    call = f"{indent}{loop.result} = self.{LOOP_METHOD}({', '.join(handed)})"
     text = textwrap.dedent("\n".join([*lines[:first], call, *lines[last + 1 :]]))
     (changed,) = ast.parse(text).body
     assert isinstance(changed, FunctionNode)
     [site] = [node for node in ast.walk(changed) if _callee(node) == f"self.{LOOP_METHOD}"]
     assert isinstance(site, ast.Call)
     station = replace(station, sites=(end_of(site),), loop=None)
-    return _Method(station, changed, text.split("\n")), loop_method(function, loop, lines[first : last + 1])
+    helper = loop_method(told, loop, moved[first : last + 1], known, LONGEST if optional else None)
+    return _Method(station, changed, text.split("\n")), helper, optional
 
 
-def _looped(tree: SourceTree, way: Way, inner: _Method, helper: str, before: str, call: Call) -> Extraction:
+def _looped(tree: SourceTree, way: Way, inner: _Method, loop: tuple[str, bool], before: str, call: Call) -> Extraction:
+    helper, optional = loop
     if inner.tail is None:
         raise _Misfit(inner, "no statement follows the loop over the layers")
     made, taken, added = _prepared(inner, inner.tail, before, "Inputs of the layers.")
@@ -105,24 +119,24 @@ def _looped(tree: SourceTree, way: Way, inner: _Method, helper: str, before: str
     handed = [name for name in taken if name in given]
     if [name for name in taken if name not in given and name not in _defaults(inner.function)]:
         raise _Misfit(inner, "the statements in front of the layers read what the descriptor's call leaves out")
-    unset = {name: value for name, value in _unset(inner, caller).items() if name != LONGEST}
     path, texts = _callee(caller), [ast.unparse(given[name]) for name in handed]
     arguments = ", ".join(texts[:1] + [f"{name}={text}" for name, text in zip(handed[1:], texts[1:], strict=True)])
-    encode = _Fixed(path, unset).visit(ast.parse(ast.unparse(inner.leading[0]), mode="eval").body)
-    known = {*made, LONGEST, *path.split(".")}
+    encode = ast.parse(ast.unparse(inner.leading[0]), mode="eval").body
+    assert isinstance(encode, ast.Call)
+    if optional:
+        encode.keywords.append(ast.keyword(LONGEST, ast.Name(LONGEST, ast.Load())))
+    encode = _Fixed(path, _unset(inner, caller)).visit(encode)
+    known = {*made, *path.split("."), *([LONGEST] if optional else [])}
     if others := sorted({one.id for one in _names([encode])} - known):
         raise _Misfit(inner, f"the layers read `{others[0]}`, which nothing in front of them makes")
     edits = []
     if added:
-        told = {place_of(one): one for one in way.hoisted}
         new, _, changed = added.partition("\n\ndef ")
-        changed = f"def {changed}"
-        if place_of(inner.station) in told:
-            changed = with_documentation(changed, told[place_of(inner.station)])
-        text = f"{new}\n\n{helper}\n{changed}"
+        text = f"{new}\n\n{helper}\ndef {changed}"
         edits.append(MethodEdit(*place_of(inner.station), (before, LOOP_METHOD), text))
     further = [one for one in way.hoisted if place_of(one) != place_of(inner.station)]
-    edits += [MethodEdit(*place_of(one), (), hoisted_source(tree, one)) for one in further]
+    told = hoisted_tree(tree, further)
+    edits += [MethodEdit(*place_of(one), (), hoisted_source(told, one)) for one in further]
     return Extraction(
         tuple(edits),
         (inner.station.place, *map(place_of, further)),

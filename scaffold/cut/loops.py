@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
@@ -124,8 +125,17 @@ def runs_attention(program: Program, encoder: Owner) -> bool:
     return False
 
 
-def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
-    """The function's source, without indentation; `lines` are the loop's own."""
+def loop_method(
+    function: FunctionNode,
+    loop: Loop,
+    lines: list[str],
+    known: Mapping[str, str] = MappingProxyType({}),
+    optional: str | None = None,
+) -> str:
+    """The function's source, without indentation; `lines` are the loop's own.
+
+    `known` are types of names. The `optional` one is a last parameter whose default is None.
+    """
     body = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
     given = annotations_of(function).items()
     types = {name: ast.unparse(annotation) for name, annotation in given if annotation is not None}
@@ -133,7 +143,9 @@ def loop_method(function: FunctionNode, loop: Loop, lines: list[str]) -> str:
     for node in ast.walk(function):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in loop.results:
             types[node.target.id] = ast.unparse(node.annotation)
-    parameters = ", ".join(f"{name}: {types.get(name, 'Any')}" for name in loop.arguments)
+    types |= known
+    taken = [f"{name}: {types.get(name, 'Any')}" for name in loop.arguments if name != optional]
+    parameters = ", ".join([*taken, *([f"{optional}: torch.Tensor | None = None"] if optional else [])])
     given_back = ", ".join(types[name] for name in loop.results)
     returns = given_back if len(loop.results) == 1 else f"tuple[{given_back}]"
     return (

@@ -131,6 +131,8 @@ class _Method:
     def _call(self, node: ast.Call, place: _Place) -> int:
         path = name_path(node.func)
         text = ".".join(path)
+        if text == "list" and not node.args:
+            return _LIST
         if text in _COPIES:
             return _VIEW if "out" in [one.arg for one in node.keywords] else _OWN
         if (text in ("list", "tuple") or (path[:-1] == ["torch"] and path[-1] in _VIEWS)) and node.args:
@@ -203,13 +205,22 @@ class _Method:
             for node in (node for node in statements(one) if sets(node, name)):
                 match node:
                     case ast.Assign(targets=[_], value=ast.Call(func=func)):
-                        text = ast.unparse(func)
-                        made = self.program.resolve(module, text)
+                        home, text = self._maker(owner, module, func)
+                        made = self.program.resolve(home, text)
                         class_ = (made[0], made[1]) if made and isinstance(made[1], ast.ClassDef) else None
                         found.add((class_, "" if made else text))
                     case _:
                         return None, ""
         return found.pop() if len(found) == 1 else (None, "")
+
+    def _maker(self, owner: Owner, module: Module, called: ast.expr) -> tuple[Module, str]:
+        """The class that a call makes an object of: itself, or that which a method of the object returns one of."""
+        path = name_path(called)
+        method = self.program.method(owner, path[1]) if len(path) == 2 and path[0] == "self" else None
+        match method[2].body if method is not None else []:
+            case [*_, ast.Return(value=ast.Call(func=func))] as body if method is not None and len(body) == 1:
+                return method[0], ast.unparse(func)
+        return module, ast.unparse(called)
 
     def _part(self, path: Sequence[str]) -> Owner | None:
         """The class of a part of the object."""

@@ -46,7 +46,8 @@ def prove_cut(
 
     A method without a class is a function of the module.
 
-    The `hoisted` among them have another parameter, `max_seqlen`, whose default is None, or that one and `cu_seqlens`.
+    The `hoisted` among them, or the method of a loop, have another parameter, `max_seqlen`, whose default is None, or
+    that one and `cu_seqlens`.
     `if max_seqlen is None` may precede the only statement that sets it, at a place that no call runs twice. Elsewhere
     only arguments `max_seqlen=max_seqlen` may read it, and nothing but `cu_seqlens=cu_seqlens` the other one. A callee
     that takes none raises in every call, so execution shows it.
@@ -66,7 +67,10 @@ def prove_cut(
         chain = new.get((owner, _CHAIN)) if (owner, _CHAIN) not in old else None
         if chain is not None:
             _fold(old.get((owner, name)), new.get((owner, name)), chain)
-        whole = first is None or all(_whole(functions, owner, name, first) for functions in (old, new))
+        told = [] if loop is None else hoisted.get((owner, _LOOP), ())
+        whole = all(_without(loop, one) for one in reversed(told) if loop is not None) and (
+            first is None or all(_whole(functions, owner, name, first) for functions in (old, new))
+        )
         was = _undone(old.get((owner, name)))
         if not whole or was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
             found.append(_changed(shown, line, path))

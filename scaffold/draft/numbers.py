@@ -13,7 +13,7 @@ from itertools import product
 from scaffold.descriptor.expressions import EvaluationError, ExpressionError, parse_expression
 from scaffold.draft.locate import Subject
 from scaffold.draft.sheet import Candidate, Sheet
-from scaffold.draft.spelled import TEXT, widths_read
+from scaffold.draft.spelled import TEXT, may_lack_text, widths_read
 from scaffold.watch import Batch, Recording
 
 CONFIG, _ANY = re.compile(r"^self\.config\."), re.compile("")
@@ -132,6 +132,10 @@ def put_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet
     read = {path for path in widths_read(subject) if not VISION.search(path) and _number(recording, path) == width}
     if len(read) == 1:
         sheet.put("output.hidden_size", read.pop(), why=f"as the model's own code reads it: {width} in the recording")
+        return
+    flat = "self.config.hidden_size"
+    if may_lack_text(subject) and recording.numbers.get(flat) == width:
+        sheet.put("output.hidden_size", flat, why=f"{width} in the recording; the class asks for a `text_config`")
         return
     held = attributes(recording.numbers, _OWN)
     sums = [f"{one} + {other}" for one, n in held.items() for other, m in held.items() if n + m == width and n < m]

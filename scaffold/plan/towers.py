@@ -135,7 +135,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                 form = Form(entry, None, port.explicit.after, port.span("explicit"))
                 before, filled = port.explicit.before, not attention_leaves_rows(tree)
                 if port.explicit.layers is not None:
-                    found = find_looped_layers(tree, way, form, before, port.explicit.layers, filled)
+                    types = _types(port.explicit)
+                    found = find_looped_layers(tree, way, form, before, port.explicit.layers, filled, types)
                 else:
                     found = find_layers(tree, family, way, form, before, filled)
                 if isinstance(found, Extraction) and found.prepared is not None:
@@ -233,6 +234,14 @@ def _sharding(port: TilesPort | PathsPort, tree: SourceTree, model: ModelAnchor,
     )
     foreign = tree.package is not None and found is not None and any(tree.beside(path) is None for path in found.edits)
     return None if foreign else found
+
+
+def _types(explicit: ExplicitRows) -> dict[str, str]:
+    """The types of the variables that layers in a loop read."""
+    types = dict.fromkeys([*explicit.rows, explicit.offsets], "torch.Tensor") | {
+        explicit.longest: "torch.Tensor | None"
+    }
+    return types | ({explicit.rotary: "tuple[torch.Tensor, torch.Tensor]"} if explicit.rotary else {})
 
 
 def _check_arguments(port: ReentryPort, explicit: ExplicitRows, layers: Prepared) -> None:

@@ -533,6 +533,8 @@ class LoopView(View):
     #: All that is prepared, and the layers on it.
     every: Code
     eager: Code
+    #: Whether the longest sequence is among it.
+    makes_longest: bool
     #: Whether the statements in front of the layers copy offsets to the device.
     uploads: bool
     why: str | None
@@ -1374,6 +1376,10 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
     )
 
 
+#: The variable with the side of the squares of patches that become one token.
+_MERGE = "merge"
+
+
 def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LoopView:
     """The view of an explicit port of layers in a loop."""
     assert facts.extraction is not None
@@ -1384,9 +1390,11 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
     [(key, grid)] = port.item.values.items()
     columns = ("t", "h", "w")[-len(grid) :]
     sizes = _sizes_name(columns)
-    merge = port.item.merge
-    least = [side.substitute({"h": merge, "w": merge}) for side in (*grid, *port.item.shape[1:])]
+    merge, side = port.item.merge, parse_expression(_MERGE)
+    least = [one.substitute({"h": side, "w": side}) for one in (*grid, *port.item.shape[1:])]
     item_names, item_lets = names.localised(*least)
+    item_names = Names(item_names.lets, {**item_names.bindings, _MERGE: _MERGE})
+    item_lets = ((_MERGE, names.code(merge)), *(one for one in item_lets if one[0] != _MERGE))
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary is not None else []
     values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
@@ -1430,7 +1438,8 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
         longest=explicit.longest,
         layers=Code(_replaced(layers.encode, given)),
         every=Code(", ".join(layers.made)),
-        eager=Code(_replaced(layers.encode, {} if explicit.longest in layers.made else {explicit.longest: "None"})),
+        eager=Code(_replaced(layers.encode, {})),
+        makes_longest=explicit.longest in layers.made,
         uploads=layers.uploads,
         why=explicit.why,
         copies=facts.copies,

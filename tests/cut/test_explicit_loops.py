@@ -63,9 +63,14 @@ def test_grids_have_a_type_that_the_encoder_takes(release_tree: Any) -> None:
 
 @pytest.mark.trees
 def test_embeddings_of_their_own_memory_are_not_copied(release_tree: Any) -> None:
-    """Keye's projector comes of a method that its heirs override."""
-    texts = [text_of(prepare_port(port_of(one), release_tree(RELEASE)), at) for one, at in TWO]
-    assert ["embeds.clone() if clone else embeds" in text for text in texts] == [True, False]
+    """Keye's projector comes of a method that its class implements."""
+    tree, copied = release_tree(RELEASE), "embeds.clone() if clone else embeds"
+    texts = [text_of(prepare_port(port_of(one), tree), at) for one, at in TWO]
+    assert [copied in text for text in texts] == [False, False]
+    made = "processed_features.append(hidden_states)"
+    assert made in tree.read(KEYE)
+    views = tree.with_files({KEYE: tree.read(KEYE).replace(made, made.replace("hidden_states", "image_grid")).encode()})
+    assert copied in text_of(prepare_port(port_of("keye"), views), KEYE)
 
 
 TWO = (("keye", KEYE), ("paddleocr_vl", PADDLE))
@@ -83,8 +88,9 @@ def test_a_second_port_changes_nothing(model: str, path: str, release_tree: Any)
 def test_layers_that_compute_the_longest_sequence_take_it(release_tree: Any) -> None:
     text = text_of(prepare_port(port_of("keye"), release_tree(RELEASE)), KEYE)
     assert text.count("        if max_seqlen is None:\n") == 1
-    # Eager calls of the port leave it to the layers, as the model does.
-    assert "forward_layers(\n            hidden_states, None, None, attn_cu_seqlens, rope_emb, None\n" in text
+    # The model's own code computes it in the layers still; the port's eager calls hand it over on the host.
+    assert "attn_cu_seqlens, rope_emb\n        )\n        return hidden_states\n" in text
+    assert text.count("max(t * h * w for t, h, w in grid_thw), dtype=torch.int32") == 1
 
 
 @pytest.mark.trees
@@ -223,12 +229,32 @@ def test_statements_and_loop_are_put_back(old: str, new: str, same: bool) -> Non
     assert prove_cut(SPLIT, SPLIT, frozenset({("M", "m")}), "m.py", first="before") == ()
 
 
+TOLD = {("M", "forward_layers"): ("max_seqlen",), ("M", "layer"): ("max_seqlen",)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("", "", True),
+        ("max_seqlen=None):\n        '''", "max_seqlen):\n        '''", False),
+        ("max_seqlen=max_seqlen", "max_seqlen=a", False),
+        ("a = layer(a, b, y, max_seqlen=max_seqlen)", "a = layer(a, max_seqlen, y, max_seqlen=max_seqlen)", False),
+    ],
+)
+def test_the_loops_method_may_take_the_longest_sequence(old: str, new: str, same: bool) -> None:
+    told = SPLIT.replace("(self, a, b, y):", "(self, a, b, y, max_seqlen=None):")
+    told = told.replace("layer(a, b, y)", "layer(a, b, y, max_seqlen=max_seqlen)")
+    assert old in told
+    split = told.replace(old, new) if old else told
+    assert (prove_cut(WHOLE, split, frozenset({("M", "m")}), "m.py", TOLD, "before") == ()) is same
+
+
 MUTANTS = (
     Mutant("offsets of one sequence", "[0, *accumulate(t * h * w for t, h, w in grid_thw)]",
            "[0, sum(t * h * w for t, h, w in grid_thw)]", "VCG650"),
     Mutant("grids of the batch", "image_grid_thw=batch_mm_kwargs[\"image_grid_thw\"]",
         "image_grid_thw=batch_mm_kwargs[\"image_grid_thw\"].flip(0)", "VCG650"),
-    Mutant("one sequence too few", "[[1, m, m]] * max_batch_size", "[[1, m, m]] * (max_batch_size - 1)", "VCG654"),
+    Mutant("one sequence too few", "merge]] * max_batch_size", "merge]] * (max_batch_size - 1)", "VCG654"),
     Mutant("no norm", "self.visual.vision_model.post_layernorm(features).squeeze(0)", "features.squeeze(0)", "VCG650"),
     Mutant("a bound of one token", 'max_seqlen = torch.tensor(len(inputs["hidden_states"]), dtype=torch.int32)',
            "max_seqlen = torch.tensor(4, dtype=torch.int32)", "VCG650"),

@@ -68,3 +68,22 @@ def test_the_width_that_a_model_reads_comes_before_others(
 
     assert sheet.value("output.hidden_size") == drafted
     assert not sheet.questions
+
+
+@pytest.mark.parametrize(
+    ("architecture", "numbers", "width"),
+    [
+        ("PaddleOCRVLForConditionalGeneration", {"self.config.hidden_size": 96}, "self.config.hidden_size"),
+        ("PaddleOCRVLForConditionalGeneration", {"self.config.hidden_size": 64}, "self.config.text_config.hidden_size"),
+        ("KeyeForConditionalGeneration", {"self.config.hidden_size": 96}, "self.config.text_config.hidden_size"),
+    ],
+)
+def test_the_width_of_a_text_that_a_configuration_may_lack(
+    release_tree: Any, architecture: str, numbers: dict[str, int], width: str
+) -> None:
+    sheet, subject = Sheet({}), locate(release_tree("0.33.0"), architecture)
+    known = {**numbers, "self.config.text_config.hidden_size": 96}
+    recording: Any = SimpleNamespace(numbers=known, guessed=())
+    batch: Any = SimpleNamespace(results=[SimpleNamespace(shape=(4, 96))])
+    put_width(subject, recording, batch, sheet)
+    assert sheet.value("output.hidden_size") == width
