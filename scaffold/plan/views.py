@@ -454,41 +454,31 @@ class UnitsView(View):
 
 
 @dataclass(frozen=True)
-class LayersView(View):
-    """Rows whose layers are called once, on what a method of the tower prepares; the port runs no code twice."""
+class PreparedView(View):
+    """Rows whose layers run once, on what a method of the tower prepares; the port runs no code twice."""
 
     modalities: tuple[CutModality, ...]
     embeds: str | None
-    batched: list[str]
     pixels_key: str
-    #: The rows of an item, by the sides `h` and `w` of its pixels.
-    rows: Code
-    side_lets: Lets
     rows_per_token: Code
-    item_shape: Code
     item_lets: Lets
-    parsed: tuple[str, Code] | None
-    parsed_batch: Code
     prepare: Code
-    whole: Code
+    #: The variables that it gives, with `_` for those that are no buffer.
     made: Code
-    rotary: str
-    pair: Code
+    rotary: str | None
+    pair: Code | None
     #: The buffers of rows, with what they are filled with.
     rows_values: tuple[tuple[str, Code], ...]
     offsets: str
     longest: str
-    lengths: str
-    #: Attention's backend, and vLLM's own functions that pad its offsets, as a packed port has them.
-    backend: Code
-    padding: tuple[str, ...]
     embeddings: Code
     #: Whether these may be views of the features, which the next replay overwrites.
     copies: bool
+    #: vLLM's own functions that pad offsets, as a packed port has them.
+    padding: tuple[str, ...]
 
     #: An explicit port is for releases whose attention leaves no row unwritten.
     cover_rows = False
-    flashinfer = True
 
     @property
     def rows_keys(self) -> list[str]:
@@ -498,37 +488,43 @@ class LayersView(View):
     def padding_logics(self) -> dict[str, str]:
         return {self.offsets: _padded_by(self.padding)}
 
+
+@dataclass(frozen=True)
+class LayersView(PreparedView):
+    """Layers whose encoder has a call of its own."""
+
+    batched: list[str]
+    #: The rows of an item, by the sides `h` and `w` of its pixels.
+    rows: Code
+    side_lets: Lets
+    item_shape: Code
+    parsed: tuple[str, Code] | None
+    parsed_batch: Code
+    whole: Code
+    lengths: str
+    #: Attention's backend.
+    backend: Code
+
+    flashinfer = True
+
     @property
     def config_head(self) -> Code | None:
         return _chosen_padding(self.padding, self.backend)
 
 
 @dataclass(frozen=True)
-class LoopView(View):
-    """Rows whose layers run in a loop, on what the port makes of pixels and a method prepares; no code runs twice."""
+class LoopView(PreparedView):
+    """Layers in a loop, on what the port makes of pixels and a method prepares."""
 
-    modalities: tuple[CutModality, ...]
-    embeds: str | None
-    pixels_key: str
     #: The input with a grid for each item, its columns, and the variable of the grids of a batch.
     sizes_key: str
     size_names: Code
     sizes: Code
     sizes_type: Code
     num_patches: Code
-    rows_per_token: Code
     patch_shape: Code
     #: The grid of the smallest item, of one token.
     least: Code
-    item_lets: Lets
-    prepare: Code
-    made: Code
-    rotary: str | None
-    pair: Code | None
-    #: The buffers of rows, with what they are filled with.
-    rows_values: tuple[tuple[str, Code], ...]
-    offsets: str
-    longest: str
     layers: Code
     #: All that is prepared, and the layers on it.
     every: Code
@@ -538,22 +534,8 @@ class LoopView(View):
     #: Whether the statements in front of the layers copy offsets to the device.
     uploads: bool
     why: str | None
-    embeddings: Code
-    #: Whether these may be views of the features, which the next replay overwrites.
-    copies: bool
-    padding: tuple[str, ...]
 
-    #: An explicit port is for releases whose attention leaves no row unwritten.
-    cover_rows = False
     flashinfer = False
-
-    @property
-    def rows_keys(self) -> list[str]:
-        return [name for name, _ in self.rows_values]
-
-    @property
-    def padding_logics(self) -> dict[str, str]:
-        return {self.offsets: _padded_by(self.padding)}
 
 
 @dataclass(frozen=True)
@@ -1308,17 +1290,55 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     )
 
 
+def _prepared(
+    port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of `PreparedView` that mean the same in both forms, and the buffers in the place of variables."""
+    assert facts.extraction is not None
+    assert facts.extraction.prepared is not None
+    layers, names = facts.extraction.prepared, Names.of(port)
+    [modality] = port.modalities.values()
+    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
+    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary is not None else []
+    # A batch of one is in front of the rows: buffers, and what the graph gives, are without it.
+    values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
+    given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
+    given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
+    if explicit.rotary is not None:
+        given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
+    if explicit.lengths is not None:
+        given[explicit.lengths] = f"{buffers}.get({pyrepr(explicit.lengths)})"
+    last = max(place for place, name in enumerate(layers.made) if name in given)
+    made = [name if name in given else "_" for name in layers.made[: last + 1]]
+    fields = {
+        **shared,
+        "modalities": (modality,),
+        "embeds": port.embeds,
+        "buffer_keys": [*values, *pair, explicit.offsets, *filter(None, [explicit.lengths])],
+        "budget_min": Code(str(_ROWS_BUDGET)),
+        "budget_why": "The smallest budget of Qwen2.5-VL's graphs, and of others.",
+        "budget_lets": (),
+        "pixels_key": modality.pixels,
+        "rows_per_token": names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
+        "made": Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
+        "rotary": explicit.rotary,
+        "pair": Code(", ".join(pair)) or None,
+        "rows_values": tuple((name, Code(value)) for name, value in [*values.items(), *((one, one) for one in pair)]),
+        "offsets": explicit.offsets,
+        "longest": explicit.longest,
+        "copies": facts.copies,
+        "padding": tuple(name for _, name in facts.padding),
+    }
+    return fields, given
+
+
 def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LayersView:
     """The view of an explicit port of rows."""
-    extraction = facts.extraction
+    extraction, (fields, given) = facts.extraction, _prepared(port, explicit, facts, shared)
     assert extraction is not None
     assert extraction.prepared is not None
-    assert explicit.rotary is not None
     assert explicit.lengths is not None
-    layers = extraction.prepared
-    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
-    names = Names.of(port)
-    [modality] = port.modalities.values()
+    layers, names = extraction.prepared, Names.of(port)
     sides = [
         side.substitute({name: parse_expression("1")})
         for side, name in zip(port.item.shape[-2:], ("h", "w"), strict=True)
@@ -1327,49 +1347,23 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
     merge = port.item.merge
     least = [side.substitute({"h": merge, "w": merge}) for side in port.item.shape]
     item_names, item_lets = names.localised(*least)
-    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")]
-    # A batch of one is in front of the rows: buffers, and what the graph gives, are without it.
-    values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
-    given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
-    given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
-    given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
-    given[explicit.lengths] = f"{buffers}.get({pyrepr(explicit.lengths)})"
-    read = {explicit.rotary, explicit.offsets, explicit.lengths, *explicit.rows}
-    last = max(place for place, name in enumerate(layers.made) if name in read)
-    made = [name if name in read else "_" for name in layers.made[: last + 1]]
     batch = {"batch_mm_kwargs": "mm_kwargs"}
     axis = next(iter(explicit.rows.values()))
     parsed = extraction.parsed
     return LayersView(
-        **shared,
-        modalities=(modality,),
-        embeds=port.embeds,
+        **fields,
         batched=list(port.batched),
-        buffer_keys=[*values, *pair, explicit.offsets, explicit.lengths],
-        budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why="The smallest budget of Qwen2.5-VL's graphs, and of others.",
-        budget_lets=(),
         forward=Code(f"{_replaced(layers.encode, given)}{'.squeeze(0)' * axis}"),
-        pixels_key=modality.pixels,
         rows=Code(" * ".join(f"({one} // {_one(side_names.code(s))})" for one, s in zip("hw", sides, strict=True))),
         side_lets=side_lets,
-        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": merge})),
         item_shape=_joined(map(item_names.code, least)),
         item_lets=item_lets,
         parsed=(parsed[0], Code(_replaced(parsed[1], batch))) if parsed else None,
         parsed_batch=Code(parsed[1] if parsed else ""),
         prepare=Code(_replaced(layers.prepare, batch)),
         whole=Code(_replaced(layers.whole, batch)),
-        made=Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
-        rotary=explicit.rotary,
-        pair=Code(", ".join(pair)),
-        rows_values=tuple((name, Code(value)) for name, value in [*values.items(), *((one, one) for one in pair)]),
-        offsets=explicit.offsets,
-        longest=explicit.longest,
         lengths=explicit.lengths,
-        copies=facts.copies,
         backend=Code(layers.backend),
-        padding=tuple(name for _, name in facts.padding),
         embeddings=Code(
             f"self.{extraction.after}({', '.join([*extraction.arguments, 'features.split(num_patches)'])})"
         ),
@@ -1382,69 +1376,41 @@ _MERGE = "merge"
 
 def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LoopView:
     """The view of an explicit port of layers in a loop."""
+    fields, given = _prepared(port, explicit, facts, shared)
     assert facts.extraction is not None
     assert facts.extraction.prepared is not None
     assert explicit.post is not None
     layers, names = facts.extraction.prepared, Names.of(port)
-    [modality] = port.modalities.values()
     [(key, grid)] = port.item.values.items()
     columns = ("t", "h", "w")[-len(grid) :]
     sizes = _sizes_name(columns)
-    merge, side = port.item.merge, parse_expression(_MERGE)
+    side = parse_expression(_MERGE)
     least = [one.substitute({"h": side, "w": side}) for one in (*grid, *port.item.shape[1:])]
     item_names, item_lets = names.localised(*least)
     item_names = Names(item_names.lets, {**item_names.bindings, _MERGE: _MERGE})
-    item_lets = ((_MERGE, names.code(merge)), *(one for one in item_lets if one[0] != _MERGE))
-    buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
-    pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary is not None else []
-    values = {name: f"{name}{'.squeeze(0)' * axis}" for name, axis in explicit.rows.items()}
-    values |= {name: name for name in pair}
-    given = {name: f"{buffers}[{pyrepr(name)}]{'.unsqueeze(0)' * axis}" for name, axis in explicit.rows.items()}
-    given[explicit.offsets] = f"{buffers}[{pyrepr(explicit.offsets)}]"
-    if explicit.rotary is not None:
-        given[explicit.rotary] = f"({', '.join(f'{buffers}[{pyrepr(name)}]' for name in pair)})"
-    read = given.keys()
-    last = max(place for place, name in enumerate(layers.made) if name in read)
-    made = [name if name in read else "_" for name in layers.made[: last + 1]]
     axis = next(iter(explicit.rows.values()))
     bound = {"pixels": "pixel_values", "sizes": sizes, "grid": f"mm_kwargs[{pyrepr(key)}]", "offsets": "cu_seqlens"}
     given_back = {"items": "features", "sizes": sizes, "grid": f"batch_mm_kwargs[{pyrepr(key)}]"}
     held = explicit.held.python() if explicit.held is not None else "features"
     return LoopView(
-        **shared,
-        modalities=(modality,),
-        embeds=port.embeds,
-        buffer_keys=[*values, explicit.offsets],
-        budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why="The smallest budget of Qwen2.5-VL's graphs, and of others.",
-        budget_lets=(),
+        **fields,
         forward=Code(f"{held}{'.squeeze(0)' * axis}"),
-        pixels_key=modality.pixels,
         sizes_key=key,
         size_names=Code(", ".join(columns)),
         sizes=Code(sizes),
         sizes_type=Code("list[Any]" if layers.invariant else f"list[tuple[{', '.join(['int'] * len(columns))}]]"),
         num_patches=Code(" * ".join(columns)),
-        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": merge})),
         patch_shape=_joined(map(item_names.code, least[len(grid) :])),
         least=_joined(map(item_names.code, least[: len(grid)])),
-        item_lets=item_lets,
+        item_lets=((_MERGE, names.code(port.item.merge)), *(one for one in item_lets if one[0] != _MERGE)),
         prepare=Code(_replaced(layers.prepare, bound)),
-        made=Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
-        rotary=explicit.rotary,
-        pair=Code(", ".join(pair)) or None,
-        rows_values=tuple((name, Code(value)) for name, value in values.items()),
-        offsets=explicit.offsets,
-        longest=explicit.longest,
         layers=Code(_replaced(layers.encode, given)),
         every=Code(", ".join(layers.made)),
         eager=Code(_replaced(layers.encode, {})),
         makes_longest=explicit.longest in layers.made,
         uploads=layers.uploads,
         why=explicit.why,
-        copies=facts.copies,
         embeddings=Code(_replaced(explicit.post.python(), given_back)),
-        padding=tuple(name for _, name in facts.padding),
     )
 
 
