@@ -134,9 +134,7 @@ class Calls:
 
     def _sources(self, leaf: Leaf) -> Iterator[int]:
         """The calls whose result a tensor is, or a view of."""
-        for source in leaf.sources:
-            if source.of.startswith("#"):
-                yield int(source.key[1:])
+        yield from (source.call for source in leaf.sources if source.call is not None)
 
     def _origin(self, batch: Batch, number: int) -> int:
         """The call that made what a call gives: itself, or one whose result it passes on, whole or in parts."""

@@ -124,12 +124,19 @@ def put_number(
 def put_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet) -> None:
     """The columns of the embeddings: the one width that the model's code reads, where it is so wide.
 
+    Where a tower gives the embeddings and both are, it is the tower's: a checkpoint may have another for its text.
     Else it is the language model's, where one attribute of its configuration is so wide. Where nothing is called so, it
     is the one attribute of the model itself: configurations may repeat it, and differ. Where none is so wide, a sum of
     two of these is a candidate.
     """
     width, what = batch.results[0].shape[-1], "columns of the embeddings"
-    read = {path for path in widths_read(subject) if not VISION.search(path) and _number(recording, path) == width}
+    wide = [path for path in widths_read(subject) if _number(recording, path) == width]
+    seen, read = (set(filter(VISION.search, wide)), {path for path in wide if not VISION.search(path)})
+    tower = _tower(batch)
+    if len(seen) == 1 and recording.numbers.get(f"self.{tower}.config.hidden_size") == width:
+        why = f"{width} in the recording: `{tower}` itself gives the embeddings"
+        sheet.put("output.hidden_size", seen.pop(), why=why)
+        return
     if len(read) == 1:
         sheet.put("output.hidden_size", read.pop(), why=f"as the model's own code reads it: {width} in the recording")
         return
@@ -144,6 +151,13 @@ def put_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet
         recording, width, "output.hidden_size", what, _WIDTH, _TEXT, sheet, first=TEXT_WIDTH, last=_OWN, more=sums,
         doubted=guessed,
     )  # fmt: skip
+
+
+def _tower(batch: Batch) -> str:
+    """The part of the model itself whose result the embeddings are; empty where there is none."""
+    made = {one.call for leaf in batch.results for one in leaf.sources if one.call is not None}
+    part = batch.calls[made.pop()].part if len(made) == 1 else ""
+    return part if "." not in part else ""
 
 
 def _number(recording: Recording, path: str) -> object:

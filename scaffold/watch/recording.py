@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -43,6 +44,12 @@ class Source:
     def key(self) -> str:
         """The input that it is, or is in."""
         return self.of.partition("[")[0]
+
+    @property
+    def call(self) -> int | None:
+        """The number of the call whose result it is, or is in: 7 of `#7`, `#7[0]` and `#7last_hidden_state`."""
+        found = re.match(r"#(\d+)", self.of)
+        return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
