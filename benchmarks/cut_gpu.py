@@ -546,11 +546,11 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             release,
             "--yes",
         ]
-        described = Path(__file__).parents[1] / "tests" / "cut" / f"{name}.yaml"
-        if name in shipped_names() or described.exists():
-            port = load_port(name if name in shipped_names() else str(described))
+        if name in shipped_names():
+            port = load_port(name)
         else:
-            encoder = ["--audio"] if subject.modalities == ("audio",) else ["--layout", "cut"]
+            layout = ["--layout", "rows" if subject.calls is GRIDS else "cut"]
+            encoder = ["--audio"] if subject.modalities == ("audio",) else layout
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort | RowsPort):

@@ -278,8 +278,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
     """The methods on the way to the encoder, which are what they were without their new parameters, or with the methods
     that were made of parts of them in their place."""
     found: list[Diagnostic]
-    from scaffold.cut import prove_cut, prove_extraction, prove_sharding
-    from scaffold.descriptor.port import LOOP_METHOD
+    from scaffold.cut import PreparedLoop, prove_cut, prove_extraction, prove_sharding
 
     texts = {file.path: (file.before or "", file.after) for file in planned}
     if plan.sharding is not None:
@@ -290,7 +289,8 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
         return tuple(found)
     if plan.way is None:
         return ()
-    if plan.extraction is not None and not plan.extraction.looped:
+    loop = plan.extraction.prepared if plan.extraction is not None else None
+    if plan.extraction is not None and not isinstance(loop, PreparedLoop):
         own = {place for place in plan.extraction.methods if place[0] in {edit.file for edit in plan.extraction.edits}}
         return tuple(
             problem
@@ -305,14 +305,9 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
         )
     found = []
     changed = plan.extraction.methods if plan.extraction is not None else [one.place for one in plan.way.changed]
-    before = plan.extraction.prepared.before if plan.extraction is not None and plan.extraction.prepared else None
-    parameters = plan.way.parameters
-    if plan.extraction is not None:  # the method of its loop takes what that of an adapter's loop gets from its caller
-        [(_, owner, looped), *_] = plan.extraction.methods
-        parameters = {
-            (one, LOOP_METHOD) if (one, name) == (owner, looped) else (one, name): names
-            for (one, name), names in parameters.items()
-        }
+    before, parameters = (
+        (loop.before, loop.parameters) if isinstance(loop, PreparedLoop) else (None, plan.way.parameters)
+    )
     for path in dict.fromkeys(path for path, _, _ in changed):
         methods = frozenset(place[1:] for place in changed if place[0] == path)
         file = next(file for file in planned if file.path == path)

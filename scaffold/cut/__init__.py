@@ -8,7 +8,7 @@ An explicit port extracts methods instead: what a graph holds, and what follows 
 """
 
 from scaffold.cut.edits import cut_edits
-from scaffold.cut.extract import Extraction, Form, find_calls, find_extraction, find_tails
+from scaffold.cut.extract import Extraction, Form, PreparedCall, PreparedLoop, find_calls, find_extraction, find_tails
 from scaffold.cut.layers import find_layers, find_looped_layers
 from scaffold.cut.load import cut_at_load
 from scaffold.cut.loops import runs_attention
@@ -21,6 +21,8 @@ from scaffold.cut.way import Station, Way, find_way
 __all__ = [
     "Extraction",
     "Form",
+    "PreparedCall",
+    "PreparedLoop",
     "Sharding",
     "Station",
     "Way",

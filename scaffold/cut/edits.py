@@ -35,20 +35,20 @@ def cut_methods(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> tup
     arguments = "..." if way.every else f"[{', '.join(['torch.Tensor'] * way.units)}]"
     annotation = f"Callable[{arguments}, {result}] | None"
     tree = hoisted_tree(tree, way.hoisted)
-    hoisted = {place_of(one): one for one in way.hoisted}
+    hoisted = {one.place: one for one in way.hoisted}
     edits = [
         MethodEdit(
             station.file,
             station.class_name,
             station.function,
             _added(station),
-            _source(tree, station, annotation, hoisted.get(place_of(station))),
+            _source(tree, station, annotation, hoisted.get(station.place)),
         )
         for station in way.stations
     ]
-    on_the_way = set(map(place_of, way.stations))
-    between = [one for one in way.hoisted if place_of(one) not in on_the_way]
-    return (*edits, *(MethodEdit(*place_of(one), (), hoisted_source(tree, one)) for one in between))
+    on_the_way = {station.place for station in way.stations}
+    between = [one for one in way.hoisted if one.place not in on_the_way]
+    return (*edits, *(MethodEdit(*one.place, (), hoisted_source(tree, one)) for one in between))
 
 
 def _added(station: Station) -> tuple[str, ...]:
@@ -56,11 +56,6 @@ def _added(station: Station) -> tuple[str, ...]:
     if station.outlined is not None:
         return (station.outlined.method,) if station.outlined.adds else ()
     return (PRIVATE_ENTRY,) if station.function == PUBLIC_ENTRY else ()
-
-
-def place_of(method: Station | Hoisted) -> tuple[str, str, str]:
-    """The file, class and name of a method; a function of the module has no class."""
-    return method.file, method.class_name, method.function
 
 
 def cut_edits(tree: SourceTree, way: Way, result: str = "torch.Tensor") -> dict[str, tuple[Edit, ...]]:

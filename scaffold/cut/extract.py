@@ -52,22 +52,38 @@ _PARAMETER = "pixel_values"
 
 @dataclass(frozen=True)
 class Prepared:
-    """How a port of rows calls the parts of a tower around its encoder.
+    """How a port of rows calls the parts of a tower around its layers.
 
-    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is the encoder's
-    call, which reads some of them: a graph holds it. `whole` gives the same features of inputs. `backend` tells
-    FlashInfer's attention from others. `uploads`: the statements of `before` copy offsets from the host to the device.
-    `invariant`: a parameter that takes the sizes has another type of list than one of tuples, by its annotation.
+    `prepare` calls the method `before`, which gives the variables `made`, in this order. `encode` is a call of the
+    layers, which reads some of them: a graph holds it.
     """
 
     before: str
     prepare: str
     made: tuple[str, ...]
     encode: ast.expr
+
+
+@dataclass(frozen=True)
+class PreparedCall(Prepared):
+    """The encoder has a call of its own. `whole` gives the same features of inputs. `backend` tells FlashInfer's
+    attention from others."""
+
     whole: str
     backend: str
-    uploads: bool = False
-    invariant: bool = False
+
+
+@dataclass(frozen=True)
+class PreparedLoop(Prepared):
+    """The layers run in a loop. `uploads`: the statements of `before` copy offsets from the host to the device.
+
+    `invariant`: a parameter that takes the sizes has another type of list than one of tuples, by its annotation.
+    `parameters` are those for sequences that methods get, by class and name.
+    """
+
+    uploads: bool
+    invariant: bool
+    parameters: Mapping[tuple[str, str], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,7 @@ class Extraction:
     parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
     `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
     pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, which may be None by its type
-    where that is `optional`. `returns` is the type of what `after` gives. `looped`: a graph holds a loop over layers.
+    where that is `optional`. `returns` is the type of what `after` gives.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -95,7 +111,6 @@ class Extraction:
     unpacked: tuple[str, str] | None = None
     place: int = 0
     optional: bool = False
-    looped: bool = False
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from scaffold.cut.edits import place_of
 from scaffold.cut.extract import (
     Extraction,
     Form,
-    Prepared,
+    PreparedCall,
+    PreparedLoop,
     _callee,
     _Extractor,
     _Method,
@@ -38,7 +38,6 @@ from scaffold.diagnostics import Diagnostic
 from scaffold.protocol import SourceTree
 from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_class, find_method, first_line
 from scaffold.tower.parts import MethodEdit
-from scaffold.tower.slicing import UPLOAD
 from scaffold.tower.source import Owner
 
 
@@ -91,7 +90,7 @@ def _outlined(tree: SourceTree, way: Way, station: Station, known: Mapping[str, 
         owner = find_class(tree.parse(station.file), station.class_name)
         made = find_method(owner, LOOP_METHOD) if owner is not None else None
         return _Method(station, function, lines), "", made is not None and LONGEST in _defaults(made)
-    optional = any(place_of(one) == station.place for one in way.hoisted)
+    optional = any(one.place == station.place for one in way.hoisted)
     told, moved = method_lines(hoisted_tree(tree, way.hoisted), *station.place)
     first, last = loop.line - start, loop.end_line - start
     indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
@@ -133,29 +132,28 @@ def _looped(tree: SourceTree, way: Way, inner: _Method, loop: tuple[str, bool], 
     if added:
         new, _, changed = added.partition("\n\ndef ")
         text = f"{new}\n\n{helper}\ndef {changed}"
-        edits.append(MethodEdit(*place_of(inner.station), (before, LOOP_METHOD), text))
-    further = [one for one in way.hoisted if place_of(one) != place_of(inner.station)]
-    told = hoisted_tree(tree, further)
-    edits += [MethodEdit(*place_of(one), (), hoisted_source(told, one)) for one in further]
+        edits.append(MethodEdit(*inner.station.place, (before, LOOP_METHOD), text))
+    further = [one for one in way.hoisted if one.place != inner.station.place]
+    hoisted = hoisted_tree(tree, further)
+    edits += [MethodEdit(*one.place, (), hoisted_source(hoisted, one)) for one in further]
+    own, told = inner.station.place[1:], way.parameters.items()
     return Extraction(
         tuple(edits),
-        (inner.station.place, *map(place_of, further)),
+        (inner.station.place, *(one.place for one in further)),
         None,
         (),
         None,
         split=True,
         regroups=False,
-        prepared=Prepared(
+        prepared=PreparedLoop(
             before,
             f"{path}.{before}({arguments})",
             made,
             encode,
-            "",
-            "",
             _uploads(tree, inner, before, given),
             _is_invariant(inner, given),
+            {(owner, LOOP_METHOD) if (owner, name) == own else (owner, name): names for (owner, name), names in told},
         ),
-        looped=True,
     )
 
 
@@ -199,7 +197,7 @@ class _LayersExtractor(_Extractor):
         assert isinstance(encode, ast.Call)
         filled = _Fixed(path, given).visit(ast.parse(ast.unparse(encode), mode="eval").body)
         prepare, whole = f"{path}.{self.before}({given_to})", f"{path}({given_to})"
-        edits = (MethodEdit(*place_of(inner.station), (self.before,), added),) if added else ()
+        edits = (MethodEdit(*inner.station.place, (self.before,), added),) if added else ()
         return Extraction(
             (*edits, *self._after_edits(outer, live)),
             tuple(method.station.place for method in self.methods),
@@ -208,7 +206,7 @@ class _LayersExtractor(_Extractor):
             self.parsed,
             split=True,
             regroups=False,
-            prepared=Prepared(self.before, prepare, made, filled, whole, self._backend(inner, path)),
+            prepared=PreparedCall(self.before, prepare, made, filled, whole, self._backend(inner, path)),
         )
 
     def _handed_over(self, outer: _Method, value: ast.expr) -> str:
@@ -299,12 +297,13 @@ def _is_docstring(node: ast.stmt) -> bool:
 def _uploads(tree: SourceTree, inner: _Method, before: str, given: Mapping[str, ast.expr]) -> bool:
     """Whether a method, or the one that an earlier port made of it, copies the offsets that it is given to the device,
     by vLLM's function for it."""
+    from scaffold.tower.slicing import uploads_itself
+
     offsets = {name for name, value in given.items() if ast.unparse(value) == "offsets"}
     owner = find_class(tree.parse(inner.station.file), inner.station.class_name)
     made = find_method(owner, before) if owner is not None else None
     nodes = [node for one in (inner.function, made) if one is not None for node in ast.walk(one)]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and _callee(node) == UPLOAD[1] and node.args]
-    return any(isinstance(call.args[0], ast.Name) and call.args[0].id in offsets for call in calls)
+    return any(uploads_itself(node) in offsets for node in nodes if isinstance(node, ast.stmt))
 
 
 def _is_invariant(inner: _Method, given: Mapping[str, ast.expr]) -> bool:

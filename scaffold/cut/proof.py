@@ -60,6 +60,8 @@ def prove_cut(
     for owner, name in methods:
         if name == _PUBLIC and (owner, _PRIVATE) not in old:
             _unmove(owner, new)
+    loops = {owner: names for (owner, name), names in hoisted.items() if name == _LOOP and (owner, _LOOP) not in old}
+    mistold = {owner for owner, names in loops.items() if not _told(new.get((owner, _LOOP)), names)}
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
         shown, line = f"{owner}.{name}".removeprefix("."), getattr(new.get((owner, name)), "lineno", 1)
@@ -67,12 +69,14 @@ def prove_cut(
         chain = new.get((owner, _CHAIN)) if (owner, _CHAIN) not in old else None
         if chain is not None:
             _fold(old.get((owner, name)), new.get((owner, name)), chain)
-        told = [] if loop is None else hoisted.get((owner, _LOOP), ())
-        whole = all(_without(loop, one) for one in reversed(told) if loop is not None) and (
-            first is None or all(_whole(functions, owner, name, first) for functions in (old, new))
-        )
+        whole = first is None or all(_whole(functions, owner, name, first) for functions in (old, new))
         was = _undone(old.get((owner, name)))
-        if not whole or was is None or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was:
+        if (
+            owner in mistold
+            or not whole
+            or was is None
+            or _undone(new.get((owner, name)), loop, hoisted.get((owner, name), ())) != was
+        ):
             found.append(_changed(shown, line, path))
     return tuple(found)
 
@@ -171,10 +175,16 @@ def _undone(node: ast.AST | None, loop: ast.AST | None = None, hoisted: Sequence
     _undocument(node, _PARAMETER)
     if loop is not None and _calls_of_loop(node) and not _inlined(node, loop):
         return None
-    if not set(hoisted) <= {_OFFSETS, _LONGEST} or not all(_without(node, name) for name in reversed(hoisted)):
+    if not _told(node, hoisted):
         return None
     names = (getattr(part, "id", None) or getattr(part, "arg", None) for part in ast.walk(node))
     return None if _PARAMETER in names else ast.dump(node)
+
+
+def _told(function: ast.AST | None, names: Sequence[str]) -> bool:
+    """Take parameters for sequences out of a method; whether it is what the rule allows."""
+    known = function is not None and set(names) <= {_OFFSETS, _LONGEST}
+    return known and all(_without(function, name) for name in reversed(names) if function is not None)
 
 
 def _without(function: ast.AST, name: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
@@ -40,25 +39,23 @@ class Calls:
         """The encoder's call, with the calls that make its arguments; None where one of these is unknown."""
         return self._call(encoder, {})
 
-    def behind(self, last: Sequence[Call]) -> tuple[str | None, str] | None:
-        """The call that a graph may hold behind the layers, if there is one, and that which gives embeddings."""
-        held, ends = None, [self._origin(batch, number) for batch, number in self._numbers(last)]
+    def behind(self, last: Sequence[int]) -> tuple[str | None, str] | None:
+        """The call that a graph may hold behind the last layer, if there is one, and that which gives embeddings."""
+        held, ends = None, [self._origin(*run) for run in zip(self.batches, last, strict=True)]
         while True:
-            following = [list(self._reading(batch, end)) for batch, end in zip(self.batches, ends, strict=True)]
-            if not all(following):
+            numbers = [number for run in zip(self.batches, ends, strict=True) if (number := self._reader(*run))]
+            if len(numbers) != len(ends):
                 return None
-            calls = [found[0] for found in following]
-            results = [batch.calls[number].results for batch, number in zip(self.batches, calls, strict=True)]
-            made = [batch.calls[number] for batch, number in zip(self.batches, calls, strict=True)]
-            if all(len(found) == 1 and found[0].is_tensor for found in results) and self._has_rows(results):
-                held = self._call(made, dict.fromkeys(ends, held or "features"))
-                if held is None:
-                    return None
-                ends = [self._origin(batch, number) for batch, number in zip(self.batches, calls, strict=True)]
-                continue
-            post = self._call(made, dict.fromkeys(ends, "items"))
-            whole = all(self._gives(batch, number) for batch, number in zip(self.batches, calls, strict=True))
-            return (held, post) if post is not None and whole else None
+            runs = list(zip(self.batches, numbers, strict=True))
+            made = [batch.calls[number] for batch, number in runs]
+            if not self._has_rows(made):
+                post = self._call(made, dict.fromkeys(ends, "items"))
+                whole = all(self._gives(*run) for run in runs)
+                return (held, post) if post is not None and whole else None
+            held = self._call(made, dict.fromkeys(ends, held or "features"))
+            if held is None:
+                return None
+            ends = [self._origin(*run) for run in runs]
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -128,10 +125,6 @@ class Calls:
 
     # -- numbers of calls ----------------------------------------------------------------------------------------------
 
-    def _numbers(self, calls: Sequence[Call]) -> Iterator[tuple[Batch, int]]:
-        for batch, call in zip(self.batches, calls, strict=True):
-            yield batch, next(number for number, one in enumerate(batch.calls) if one is call)
-
     def _sources(self, leaf: Leaf) -> Iterator[int]:
         """The calls whose result a tensor is, or a view of."""
         yield from (source.call for source in leaf.sources if source.call is not None)
@@ -147,25 +140,24 @@ class Calls:
         passes = inner != number and sum(prod(leaf.shape) for leaf in results) == whole
         return self._origin(batch, inner) if passes else number
 
-    def _reading(self, batch: Batch, end: int) -> Iterator[int]:
-        """The calls that get the result of a call, none of them inside another, and no call that passes it on."""
-        found: list[int] = []
+    def _reader(self, batch: Batch, end: int) -> int | None:
+        """The first call that gets the result of a call."""
         for number, call in enumerate(batch.calls[end + 1 :], end + 1):
-            reads = any(self._origin(batch, one) == end for leaf in call.arguments for one in self._sources(leaf))
-            inner = call.inside
-            while inner is not None and inner not in found:
-                inner = batch.calls[inner].inside
-            if reads and inner is None:
-                found.append(number)
-                yield number
+            if any(self._origin(batch, one) == end for leaf in call.arguments for one in self._sources(leaf)):
+                return number
+        return None
 
     def _gives(self, batch: Batch, number: int) -> bool:
         """Whether the embeddings of all items are the results of a call."""
         results = [leaf for leaf in batch.results if leaf.is_tensor]
         return len(results) == len(batch.items) and all(number in self._sources(leaf) for leaf in results)
 
-    def _has_rows(self, results: Sequence[Sequence[Leaf]]) -> bool:
-        return all(sum(rows) in leaf.shape for [leaf], rows in zip(results, self.rows, strict=True))
+    def _has_rows(self, calls: Sequence[Call]) -> bool:
+        """Whether each call gives one tensor with a row for each of the encoder's."""
+        results = [
+            [sum(rows) in leaf.shape for leaf in call.results] for call, rows in zip(calls, self.rows, strict=True)
+        ]
+        return all(found == [True] for found in results)
 
     def _grid(self, batch: Batch) -> object:
         return next((leaf.value for leaf in batch.inputs if leaf.at == self.grid), None)
@@ -204,9 +196,14 @@ def _truth(node: ast.expr, known: Mapping[str, object]) -> bool | None:
     match node:
         case ast.Name(id=name) if name in known:
             return bool(known[name])
-        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[ast.Constant(value=None)]) if name in known:
-            with suppress(KeyError):
-                return {ast.Is: known[name] is None, ast.IsNot: known[name] is not None}[type(op)]
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]) if (
+            name in known
+        ):
+            return known[name] is None
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]) if (
+            name in known
+        ):
+            return known[name] is not None
         case ast.BoolOp(op=op, values=values):
             found = [_truth(value, known) for value in values]
             decides = isinstance(op, ast.Or)

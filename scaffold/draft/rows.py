@@ -92,6 +92,13 @@ class _Encoder:
         return tuple(batch.calls[numbers[0]] for batch, numbers in self.runs)
 
     @property
+    def waiting(self) -> list[Frame]:
+        """The method with the layers in each call, as it waits for the first of them."""
+        part = f"{self.layers.name}.0"
+        ways = [batch.way(batch.calls[batch.runs(part, numbers)[0]]) for batch, numbers in self.runs]
+        return [next(frame for frame in reversed(way) if frame.part == self.path) for way in ways]
+
+    @property
     def results(self) -> list[list[Leaf]]:
         """The tensors that each call gives."""
         return [[leaf for leaf in call.results if leaf.is_tensor] for call in self.calls]
@@ -289,11 +296,7 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
 
 def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
-    part = f"{encoder.layers.name}.0"
-    frames = []
-    for batch, numbers in encoder.runs:
-        way = batch.way(batch.calls[batch.runs(part, numbers)[0]])
-        frames.append(next(frame for frame in reversed(way) if frame.part == encoder.path))
+    frames = encoder.waiting
     found = function_of(subject, frames[0])
     line = frames[0].place.line
     loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
@@ -525,8 +528,8 @@ def _put_explicit_loop(subject: Subject, encoder: _Encoder, entry: str, sheet: S
         return
     calls = Calls(subject, batches, encoder.rows, pixels, grid)
     last = f"{encoder.layers.name}.{encoder.layers.count - 1}"
-    ends = [batch.calls[batch.runs(last, numbers)[0]] for batch, numbers in encoder.runs]
-    layers, behind = calls.leading_to(encoder.calls), calls.behind(ends)
+    layers = calls.leading_to(encoder.calls)
+    behind = calls.behind([batch.runs(last, numbers)[0] for batch, numbers in encoder.runs])
     if layers is None or behind is None:
         return
     with suppress(DiagnosticError):
@@ -535,11 +538,8 @@ def _put_explicit_loop(subject: Subject, encoder: _Encoder, entry: str, sheet: S
         found = find_looped_layers(tree, way, form, _BEFORE, parse_call(layers), not attention_leaves_rows(tree))
         if not isinstance(found, Extraction) or found.prepared is None:
             return
-        part = f"{encoder.layers.name}.0"
-        ways = [batch.way(batch.calls[batch.runs(part, numbers)[0]]) for batch, numbers in encoder.runs]
-        frames = [next(frame for frame in reversed(way) if frame.part == encoder.path) for way in ways]
         read = [node.id for node in ast.walk(found.prepared.encode) if isinstance(node, ast.Name)]
-        roles = _roles_of([name for name in read if name in found.prepared.made], frames, encoder.rows)
+        roles = _roles_of([name for name in read if name in found.prepared.made], encoder.waiting, encoder.rows)
         if "longest" not in roles and LONGEST in read:
             roles["longest"] = LONGEST
         if not {"rows", "offsets", "longest"} <= roles.keys() <= {"rows", "rotary", "offsets", "longest"}:

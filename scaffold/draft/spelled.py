@@ -13,9 +13,6 @@ _CONFIG = dict.fromkeys(("config", "self.get_hf_config()", "vllm_config.model_co
 #: The configuration of the text: vLLM's attribute with what a method of the model's configuration gives.
 TEXT, _ASKED = "self.model_config.hf_text_config", "self.config.get_text_config()"
 
-#: Names of the configuration of the text in that of a model.
-_TEXTS = ("text_config", "llm_config")
-
 
 def widths_read(subject: Subject) -> Iterator[str]:
     """The widths that methods of the model's class and its bases read, in the order of their code."""
@@ -30,7 +27,7 @@ def widths_read(subject: Subject) -> Iterator[str]:
 
 def may_lack_text(subject: Subject) -> bool:
     """Whether the model's class asks if its configuration has one of the text: a checkpoint's own may be flat."""
-    asked = {f"hasattr(config, '{name}')" for name in _TEXTS} | {f"hasattr(self.config, '{name}')" for name in _TEXTS}
+    asked = {f"hasattr({config}, 'text_config')" for config in ("config", "self.config")}
     family = [owner for _, owner in subject.program.lineage(subject.owner)]
     return any(ast.unparse(node) in asked for owner in family for node in ast.walk(owner) if isinstance(node, ast.Call))
 

@@ -1334,9 +1334,11 @@ def _prepared(
 
 def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LayersView:
     """The view of an explicit port of rows."""
+    from scaffold.cut import PreparedCall
+
     extraction, (fields, given) = facts.extraction, _prepared(port, explicit, facts, shared)
     assert extraction is not None
-    assert extraction.prepared is not None
+    assert isinstance(extraction.prepared, PreparedCall)
     assert explicit.lengths is not None
     layers, names = extraction.prepared, Names.of(port)
     sides = [
@@ -1376,9 +1378,11 @@ _MERGE = "merge"
 
 def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LoopView:
     """The view of an explicit port of layers in a loop."""
+    from scaffold.cut import PreparedLoop
+
     fields, given = _prepared(port, explicit, facts, shared)
     assert facts.extraction is not None
-    assert facts.extraction.prepared is not None
+    assert isinstance(facts.extraction.prepared, PreparedLoop)
     assert explicit.post is not None
     layers, names = facts.extraction.prepared, Names.of(port)
     [(key, grid)] = port.item.values.items()

@@ -36,6 +36,15 @@ def draft(record: Record, release_tree: Any) -> Drafts:
     return make
 
 
+def changed_tree(release_tree: Any, model: str, before: str, after: str) -> Any:
+    """The tree with another text in the file of a model, or in that of vLLM's attention."""
+    tree = release_tree("0.33.0")
+    files = (f"vllm/model_executor/models/{model}.py", "vllm/v1/attention/ops/vit_attn_wrappers.py")
+    texts = {file: tree.read(file) for file in files}
+    assert any(before in text for text in texts.values())
+    return tree.with_files({file: text.replace(before, after).encode() for file, text in texts.items()})
+
+
 def values(found: Draft) -> dict[str, Any]:
     said: dict[str, Any] = yaml.safe_load(found.text)
     return said
@@ -368,12 +377,7 @@ def test_no_explicit_port_where_the_call_reads_what_has_no_buffer(
 def test_no_explicit_port_of_rows_in_code_of_another_form(
     before: str, after: str, record: Record, draft: Drafts, release_tree: Any
 ) -> None:
-    tree = release_tree("0.33.0")
-    files = ("vllm/model_executor/models/pixtral.py", "vllm/v1/attention/ops/vit_attn_wrappers.py")
-    texts = {file: tree.read(file) for file in files}
-    assert any(before in text for text in texts.values())
-    changed = tree.with_files({file: text.replace(before, after).encode() for file, text in texts.items()})
-    found = values(draft(MISTRAL, record(MISTRAL), changed))
+    found = values(draft(MISTRAL, record(MISTRAL), changed_tree(release_tree, "pixtral", before, after)))
     assert found["layout"] == "rows"
     assert "explicit" not in found
 
@@ -403,12 +407,7 @@ BRANCH = "if interpolate_pos_encoding and image_grid_thw is not None:"
 def test_layers_in_a_loop_are_explicit_in_code_that_reads_what_is_known(
     before: str, after: str, there: bool, record: Record, draft: Drafts, release_tree: Any
 ) -> None:
-    tree = release_tree("0.33.0")
-    files = ("vllm/model_executor/models/keye.py", "vllm/v1/attention/ops/vit_attn_wrappers.py")
-    texts = {file: tree.read(file) for file in files}
-    assert any(before in text for text in texts.values())
-    changed = tree.with_files({file: text.replace(before, after).encode() for file, text in texts.items()})
-    found = values(draft(KEYE, record(KEYE), changed))
+    found = values(draft(KEYE, record(KEYE), changed_tree(release_tree, "keye", before, after)))
     assert (found["layout"], "explicit" in found) == ("rows", there)
 
 
