@@ -613,7 +613,7 @@ def _render_ceil_div(node: Function, part: Callable[[Node, int], str]) -> tuple[
     dividend, divisor = node.args
     if isinstance(divisor, Int) and divisor.value > 0:
         if divisor.value == 1:
-            return f"{part(dividend, _SUM)} // 1", _PRODUCT
+            return f"{part(dividend, _PRODUCT)} // 1", _PRODUCT
         return f"({part(dividend, _SUM)} + {divisor.value - 1}) // {divisor.value}", _PRODUCT
     text = part(divisor, _UNARY)
     if text.isidentifier():

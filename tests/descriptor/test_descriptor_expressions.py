@@ -6,7 +6,7 @@ import string
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scaffold.descriptor.expressions import (
@@ -249,6 +249,7 @@ def test_printed_trees_are_read_back(tree: Node) -> None:
 
 
 @given(_trees)
+@example(Binary("-", Int(0), Function("ceil_div", (Name("a"), Int(1)))))  # `0 - (8 - 1) // 1`
 @settings(max_examples=300, deadline=None)
 def test_printed_python_has_the_same_value(tree: Node) -> None:
     expression = expression_of(tree)
