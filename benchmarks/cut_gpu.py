@@ -123,6 +123,36 @@ def _clip(cls: Any) -> Any:
     return cls(**VIT_LARGE, image_size=336, patch_size=14, projection_dim=768)
 
 
+def _llava_onevision() -> Any:
+    """The sizes of the checkpoint of 0.5B."""
+    from transformers import LlavaOnevisionConfig, Qwen2Config, SiglipVisionConfig
+
+    vision = SiglipVisionConfig(**SIGLIP, image_size=384, patch_size=14, vision_use_head=False)
+    return LlavaOnevisionConfig(vision_config=vision, text_config=Qwen2Config(hidden_size=896))
+
+
+def _nano_nemotron_vl() -> Any:
+    """The sizes of Nemotron Nano VL 12B, whose images are tiles of one shape."""
+    from transformers import PretrainedConfig
+
+    tower = {"model": "vit_huge_patch16_224", "cpe_max_size": 2048, "register_multiple": 8, "teachers": []}
+    config = PretrainedConfig(
+        force_image_size=512, patch_size=16, downsample_ratio=0.5, template="", ps_version="v2", use_thumbnail=True,
+        image_tag_type="internvl", vit_hidden_size=1280, projector_hidden_size=20480, norm_mean=[0.5] * 3,
+        norm_std=[0.5] * 3,
+    )  # fmt: skip
+    config.vision_config = PretrainedConfig(args=tower, patch_size=16, preferred_resolution=[512, 512])
+    config.text_config = PretrainedConfig(hidden_size=4480, architectures=["NemotronHForCausalLM"])
+    return config
+
+
+def _nemotron_text() -> dict[str, Any]:
+    """Stand-ins for the language model, whose type the model reads, and for the tokenizer."""
+    from scaffold.verify.numeric.recipes.nano_nemotron_vl import RECIPE
+
+    return dict(RECIPE.stand_ins)
+
+
 def _llava() -> Any:
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
@@ -402,12 +432,26 @@ def _masked_tiles(counts: Sequence[int], noise: Callable[..., Any]) -> dict[str,
     return {"pixel_values": noise(tiles, 3, 364, 364), "pixel_attention_mask": mask, "num_patches": sizes}
 
 
-def _tiles(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+def _tiles(side: int) -> Callable[[Sequence[tuple[int, int]], Callable[..., Any]], dict[str, Any]]:
+    """Tiles of images whose sides are multiples of 336, which is `side` here, with the whole image as one more."""
+
+    def inputs(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+        import torch
+
+        images = [noise(height // 336 * (width // 336) + 1, 3, side, side) for height, width in sizes]
+        equal = len({len(image) for image in images}) == 1
+        sides = torch.tensor(sizes) // 336 * side
+        return {"pixel_values": torch.stack(images) if equal else images, "image_sizes": sides}
+
+    return inputs
+
+
+def _flat_tiles(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
+    """Tiles of all images, one after the other."""
     import torch
 
-    images = [noise(height // 336 * width // 336 + 1, 3, 336, 336) for height, width in sizes]
-    equal = len({len(image) for image in images}) == 1
-    return {"pixel_values": torch.stack(images) if equal else images, "image_sizes": torch.tensor(sizes)}
+    counts = [height // 336 * (width // 336) + 1 for height, width in sizes]
+    return {"pixel_values_flat": noise(sum(counts), 3, 512, 512), "image_num_patches": torch.tensor(counts)}
 
 
 def _padded(sizes: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
@@ -489,7 +533,11 @@ def _square(side: int) -> Callable[[int, Callable[..., Any]], dict[str, Any]]:
 
 
 SUBJECTS = {
-    "llava_next": Subject("LlavaNextForConditionalGeneration", "llava_next", _llava_next, SIZES, _tiles),
+    "llava_next": Subject("LlavaNextForConditionalGeneration", "llava_next", _llava_next, SIZES, _tiles(336)),
+    "llava_onevision": Subject("LlavaOnevisionForConditionalGeneration", "llava_onevision", _llava_onevision, SIZES,
+                               _tiles(384)),
+    "nano_nemotron_vl": Subject("NemotronH_Nano_VL_V2", "nano_nemotron_vl", _nano_nemotron_vl, SIZES, _flat_tiles,
+                                _nemotron_text),
     "llava": Subject("LlavaForConditionalGeneration", "llava", _llava, COUNTS, _square(336)),
     "mistral3": Subject("Mistral3ForConditionalGeneration", "mistral3", _mistral3, GRIDS, _grids),
     "paligemma": Subject("PaliGemmaForConditionalGeneration", "paligemma", _paligemma, COUNTS, _square(224)),
@@ -546,9 +594,10 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             release,
             "--yes",
         ]
-        if name in shipped_names():
-            port = load_port(name)
-        else:
+        shipped = name in shipped_names()
+        port = load_port(name) if shipped else None
+        # A draft of images alone may be explicit where the shipped descriptor, for adapters, has videos, too.
+        if port is None or (not reentrant and prepare_port(port, tree, replace=True).plan.reenters):
             layout = ["--layout", "rows" if subject.calls is GRIDS else "cut"]
             encoder = ["--audio"] if subject.modalities == ("audio",) else layout
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)

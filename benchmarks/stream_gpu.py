@@ -209,13 +209,13 @@ class CutTraffic:
 
         def part() -> Any:
             """One image of a model that cuts it into parts, as `cut_gpu.py` describes its items."""
-            if self.name == "llava_next":
+            if self.subject.calls is cut_gpu.SIZES:
                 return chance.choice([(336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)])
             if self.name == "idefics3":
                 return chance.choice([1, *(1 + a * b for a in range(1, 5) for b in range(1, 5) if a * b > 1)])
             if self.name == "deepseek_ocr":
                 return chance.choice([(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2)])
-            if self.name == "deepseek_vl2":
+            if self.subject.calls is cut_gpu.TILINGS:
                 return chance.choice([(a, b) for a in range(1, 5) for b in range(1, 5) if a * b <= 9])
             number = chance.randint(0, 6)
             if self.name == "lfm2_vl":

@@ -301,6 +301,7 @@ def _prove_cut(plan: Plan, planned: Sequence[PlannedFile]) -> tuple[Diagnostic, 
                 plan.extraction.after,
                 path,
                 plan.extraction.prepared.before if plan.extraction.prepared else None,
+                plan.extraction.loop.name if plan.extraction.loop else None,
             )
         )
     found = []

@@ -67,6 +67,11 @@ _STDOUT = "<draft>"
     type=click.Choice(["packed", "tiles", "cut", "crops", "rows"]),
     help="Draft this layout [the one that fits the model best].",
 )
+@click.option(
+    "--adapter",
+    is_flag=True,
+    help="Draft graphs of videos, too, where a port in a tree would run the model's code twice for them.",
+)
 @click.option("--audio", is_flag=True, help="Draft the encoder of sound of a model that has images or videos, too.")
 @click.option("--no-input", is_flag=True, help="Ask nothing: write open questions as TODO.")
 @click.option("--yes", is_flag=True, help="Take the first candidate of every question, and say which.")
@@ -96,6 +101,7 @@ def command(
     output: Path | None,
     given: tuple[str, ...],
     layout: str | None,
+    adapter: bool,
     audio: bool,
     no_input: bool,
     yes: bool,
@@ -171,12 +177,14 @@ def command(
             if shipped is not None:
                 console.report([shipped], more=True)
         if yes:
-            draft = interview(tree, model, recording, answers, partial(_take_first, console), layout)
+            first = partial(_take_first, console)
+            draft = interview(tree, model, recording, answers, first, layout, adapter=adapter)
         elif not no_input and sys.stdin.isatty() and sys.stderr.isatty():
             refuse = partial(_refuse, console)
-            draft = interview(tree, model, recording, answers, partial(_ask, console), layout, refuse)
+            asked = partial(_ask, console)
+            draft = interview(tree, model, recording, answers, asked, layout, refuse, adapter=adapter)
         else:
-            draft = draft_descriptor(tree, model, recording, answers, layout)
+            draft = draft_descriptor(tree, model, recording, answers, layout, adapter=adapter)
     except NoDraft as refusal:
         if output is not None:
             write_output(output, header + refusal.start)

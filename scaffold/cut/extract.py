@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.cut.hoist import method_lines
+from scaffold.cut.items import ItemLoop, find_item_loop
 from scaffold.cut.result import find_change
 from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
@@ -92,10 +93,11 @@ class Extraction:
 
     `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
     beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
-    parses the inputs of a batch into. `unpacked` are variables that a method of the model gives of it, and the call.
+    parses the inputs of a batch into, which may be None by its type where it `may_be_nothing`. `unpacked` are variables that a method of the model gives of it, and the call.
     `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
     pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, which may be None by its type
-    where that is `optional`. `returns` is the type of what `after` gives.
+    where that is `optional`. `returns` is the type of what `after` gives. It takes the features of one item where the
+    model encodes one after another in a `loop`.
     """
 
     edits: tuple[MethodEdit, ...]
@@ -111,13 +113,16 @@ class Extraction:
     unpacked: tuple[str, str] | None = None
     place: int = 0
     optional: bool = False
+    loop: ItemLoop | None = None
+    may_be_nothing: bool = True
 
     def by_file(self) -> dict[str, tuple[Edit, ...]]:
         """The edits of each file."""
         found: dict[str, list[Edit]] = {}
         for edit in self.edits:
             replaced = ReplaceMethod(edit.class_name, edit.replaces, edit.source)
-            typing = (AddImport("typing", "Any"),) if "[Any" in edit.source else ()
+            typing = [AddImport("typing", "Any")] if "[Any" in edit.source else []
+            typing += [AddImport("collections.abc", "Iterable")] if "Iterable[" in edit.source else []
             found.setdefault(edit.file, []).extend((AddImport("torch"), *typing, replaced))
         return {file: tuple(dict.fromkeys(edits)) for file, edits in found.items()}
 
@@ -127,7 +132,8 @@ class Form:
     """The `call` that a graph of an explicit port holds, and the name of the method that follows it, if any does.
 
     `entry` leads to the encoder. `asked` is the place in a descriptor. A graph of rows holds the encoder's own call.
-    `beside` are the names of what the encoder gets with each unit, in the order of its call.
+    `beside` are the names of what the encoder gets with each unit, in the order of its call. `items` is the name of the
+    method that follows a loop over items.
     """
 
     entry: Call
@@ -135,6 +141,7 @@ class Form:
     after: str | None
     asked: Span
     beside: tuple[str, ...] = ()
+    items: str | None = None
 
 
 def find_extraction(tree: SourceTree, family: Sequence[Owner], way: Way, form: Form) -> Extraction | Diagnostic:
@@ -294,6 +301,9 @@ class _Extractor:
         ]
         self.parsed: tuple[str, str] | None = None
         self.unpacked: tuple[str, str] | None = None
+        #: The loop over items, and the method that has it.
+        self.loop: ItemLoop | None = None
+        self.around: _Method | None = None
         if form.call is not None:
             self._find_runs(form.call)
         #: The method of the model that a graph holds, where that is all.
@@ -304,6 +314,8 @@ class _Extractor:
         if not held:
             raise _Misfit(self.methods[-1], "the calls that a graph holds are not one after the other here")
         cut = self._find_tail() if self.form.after else None
+        if cut is not None and self.form.items is not None:
+            self.loop, self.around = self._find_loop(cut, self.form.items)
         sunk = self._sunk(cut) if cut is not None else []
         live = self._live(cut, sunk) if cut is not None else []
         place = len(live)
@@ -311,11 +323,11 @@ class _Extractor:
             live, place = self._called(cut, live)
         last = self.methods.index(cut) if cut is not None else len(self.methods)
         for index, method in enumerate(self.methods):
-            if method is not cut:
+            if method is not cut and method is not self.around:
                 self._check_result(method, inner=index > last)
         arguments = self._unparsed([self._argument(cut, name) for name in live]) if cut is not None else []
         return Extraction(
-            self._after_edits(cut, live, sunk) if cut is not None else (),
+            (*self._loop_edits(), *self._after_edits(cut, live, sunk)) if cut is not None else (),
             tuple(method.station.place for method in self.methods),
             self.form.after,
             tuple(arguments),
@@ -327,6 +339,8 @@ class _Extractor:
             unpacked=self.unpacked,
             place=place,
             optional=self._may_be_none(held[0]),
+            loop=self.loop,
+            may_be_nothing=self._may_be_nothing(),
         )
 
     # -- what a graph holds
@@ -373,6 +387,25 @@ class _Extractor:
                 raise _Misfit(method, f"the model has a method `{self.form.after}` of its own")
             return method
         raise _Misfit(self.methods[0], "no statement before others keeps what the encoder's one call gives")
+
+    def _find_loop(self, cut: _Method, name: str) -> tuple[ItemLoop, _Method]:
+        """The loop over items that calls the method which is `cut`, and its own method. A port has these items, too."""
+        for method in self.methods[: self.methods.index(cut)]:
+            if [_callee(one) for one in method.leading] != [f"self.{cut.function.name}"]:
+                continue
+            loop = find_item_loop(method.function, method.lines, method.leading[0], name)
+            if loop is None or (loop.source and name in self.names):
+                continue
+            if self._given(method, ast.Name(loop.items, ast.Load()), frozenset()) == loop.items:
+                return loop, method
+        raise _Misfit(self.methods[0], f"it has no loop over items whose rest can be a method `{name}`")
+
+    def _loop_edits(self) -> tuple[MethodEdit, ...]:
+        if self.loop is None or self.around is None or not self.loop.source:
+            return ()
+        station = self.around.station
+        adds = (self.loop.name,)
+        return (MethodEdit(station.file, station.class_name, station.function, adds, self.loop.source),)
 
     def _is_cut(self, method: _Method) -> bool:
         """Whether the last statements are a call of a method: the model's own, or one that an earlier port made."""
@@ -441,6 +474,8 @@ class _Extractor:
         match node:
             case ast.Name(id=name) if (function.name, name) in seen:
                 return None
+            case ast.Name(id=name) if self.loop is not None and (method, name) == (self.around, self.loop.item):
+                return name
             case ast.Name(id=name):
                 seen |= {(function.name, name)}
                 stored = [one for one in _names([function]) if one.id == name and isinstance(one.ctx, ast.Store)]
@@ -515,7 +550,7 @@ class _Extractor:
 
     def _unparsed(self, arguments: list[str]) -> list[str]:
         """The arguments with inputs in the place of parsed ones, if the parser makes all that they read of inputs."""
-        if self.parsed is None or self.unpacked is not None:
+        if self.parsed is None or self.unpacked is not None or self.loop is not None:
             return arguments
         inputs = _Given(self.parsed[0], self._handed_on())
         nodes = [inputs.visit(ast.parse(argument, mode="eval")) for argument in arguments]
@@ -523,6 +558,13 @@ class _Extractor:
             return arguments
         self.parsed = None
         return [ast.unparse(node) for node in nodes]
+
+    def _may_be_nothing(self) -> bool:
+        """Whether the parser of inputs may give None by its annotation, or has none."""
+        called = self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
+        returns = [one.returns for one in self.functions if one.name == called]
+        text = ast.unparse(returns[0]) if returns and returns[0] is not None else "None"
+        return "None" in text or "Optional" in text
 
     def _handed_on(self) -> dict[str, ast.expr]:
         """The entries of parsed inputs that an expression makes of inputs alone, by key.

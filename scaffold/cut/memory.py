@@ -34,16 +34,17 @@ _Place: TypeAlias = "tuple[tuple[Sequence[ast.stmt], int, ast.stmt | None], ...]
 
 
 def returns_own_memory(program: Program, owner: Owner, extraction: Extraction) -> bool:
-    """Whether the method behind the encoder returns no view of its arguments, for objects of the class `owner`."""
-    assert extraction.after is not None
-    found = program.method(owner, extraction.after)
+    """Whether the last method behind the encoder returns no view of its arguments, for objects of the class `owner`."""
+    name = extraction.loop.name if extraction.loop is not None else extraction.after
+    assert name is not None
+    found = program.method(owner, name)
     if found is not None:
         return _Method(program, found[0], owner, found[2], {}, ()).result() > _VIEW
-    edit = next(edit for edit in extraction.edits if extraction.after in edit.adds)
+    edit = next(edit for edit in extraction.edits if name in edit.adds)
     module = program.module(edit.file)
     assert module is not None
     made = [node for node in ast.parse(textwrap.dedent(edit.source)).body if isinstance(node, FunctionNode)]
-    function = next(node for node in made if node.name == extraction.after)
+    function = next(node for node in made if node.name == name)
     return _Method(program, module, owner, function, {}, ()).result() > _VIEW
 
 

@@ -28,20 +28,23 @@ def prove_extraction(
     last: str | None,
     path: str,
     first: str | None = None,
+    items: str | None = None,
 ) -> tuple[Diagnostic, ...]:
     """Prove that `methods` of the classes in `after` equal those of `before`: nothing, or VCG646.
 
-    The proof puts two kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
+    The proof puts three kinds of methods back. `return self.LAST(x, y)` at the end of a method becomes the body of that
     method, whose parameters are `x` and `y`; no other name of it may be a variable of both. `x, y = self.FIRST(z)`
-    becomes the body of that method, which takes `z` and ends with `return x, y`. The rest must be the same tree, where
-    a statement that computes sizes is before the first one that has a variable of it.
+    becomes the body of that method, which takes `z` and ends with `return x, y`. `return self.ITEMS(CALL for x in xs)`
+    at the end of a method becomes the body of that method, whose only loop over its one parameter goes over `xs`, and
+    begins with `CALL`. The rest must be the same tree, where a statement that computes sizes is before the first one
+    that has a variable of it.
 
     The proof puts back the methods of an earlier port in `before`, too.
     """
     old, new = map(_methods, (ast.parse(before), ast.parse(after)))
     found: list[Diagnostic] = []
     for owner, name in sorted(methods):
-        whole = [_whole(one, owner, name, last, first) for one in (old, new)]
+        whole = [_whole(one, owner, name, last, first, items) for one in (old, new)]
         shown = {ast.dump(function) if function is not None else "" for function in whole}
         if len(shown) > 1 or "" in shown:
             line = getattr(new.get((owner, name)), "lineno", 1)
@@ -72,6 +75,7 @@ def _whole(
     name: str,
     last: str | None,
     first: str | None,
+    items: str | None,
 ) -> ast.FunctionDef | None:
     """A method with all put back; None where it is not there or that is not possible."""
     function = copy.deepcopy(methods.get((owner, name)))
@@ -83,6 +87,8 @@ def _whole(
     if isinstance(call, ast.Call) and ends and not _append(function, call, methods.get((owner, last or ""))):
         return None
     if first is not None and not put_back(function, first, methods.get((owner, first))):
+        return None
+    if items is not None and not _loop_again(function, items, methods.get((owner, items))):
         return None
     _settle(function)
     return function
@@ -134,6 +140,40 @@ def _append(function: ast.FunctionDef, call: ast.Call, method: ast.FunctionDef |
     if any(name in later or not _is_set_first(method.body, name) for name in shared - set(parameters)):
         return False
     function.body[-1:] = _undocumented(method.body)
+    return True
+
+
+def _loop_again(function: ast.FunctionDef, items: str, method: ast.FunctionDef | None) -> bool:
+    """Put the loop of `items` back into a method that ends with a call of it; whether it means the same.
+
+    The generator makes each entry when the loop asks for it, which is where the call was.
+    """
+    match function.body[-1]:
+        case ast.Return(value=ast.Call(func=func, args=[ast.GeneratorExp(elt=made, generators=[only])], keywords=[])):
+            if ast.unparse(func) != f"self.{items}":
+                return True
+        case _:
+            return True
+    named = isinstance(only.target, ast.Name) and isinstance(only.iter, ast.Name)
+    if method is None or method.decorator_list or only.ifs or only.is_async or not named:
+        return False
+    spec = method.args
+    further = [*spec.posonlyargs, *spec.kwonlyargs, *spec.defaults, spec.vararg, spec.kwarg]
+    if any(further) or len(spec.args) != 2 or spec.args[0].arg != "self":
+        return False
+    parameter, body = spec.args[1].arg, _undocumented(method.body)
+    uses = [node for node in ast.walk(method) if isinstance(node, ast.Name) and node.id == parameter]
+    places = [place for place, node in enumerate(body) if isinstance(node, ast.For) and [node.iter] == uses]
+    # The method's variables are its own: none is a variable of the rest, and the items are none of them.
+    rest = ast.FunctionDef(function.name, function.args, function.body[:-1] or [ast.Pass()], [], None, lineno=1)
+    outside = (_locals(rest) | _mentioned(only) | _mentioned(made)) - {"self"}
+    inside = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)} - {parameter}
+    if len(places) != 1 or inside & outside:
+        return False
+    loop = body[places[0]]
+    assert isinstance(loop, ast.For)
+    again = ast.For(only.target, only.iter, [ast.Assign([loop.target], made, lineno=1), *loop.body], loop.orelse)
+    function.body[-1:] = [*body[: places[0]], again, *body[places[0] + 1 :]]
     return True
 
 

@@ -806,6 +806,13 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
     if port.explicit is None:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
+    if port.explicit.items is not None and (port.explicit.after is None or port.explicit.single):
+        yield context.at_key(
+            "VCG349",
+            "`items` follows what `after` makes of the units of each item in a loop",
+            "explicit.items",
+            "delete this line, or name `after`, without `single`",
+        )
     fields = port.fields or {}
     for modality in (port.modalities or {}).values():
         units = (modality.pixels if modality is not None else None) or ""

@@ -526,6 +526,13 @@ class Explicit(Record):
         default=None,
         examples=["_merge_patch_embeddings"],
     )
+    items: str | None = declare(
+        Name("a method name"),
+        "name for the method of what follows it in a loop over items, where the model encodes one after another: "
+        "`after` then makes the embeddings of one item",
+        default=None,
+        examples=["_finish_image_embeddings"],
+    )
     single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
 
 

@@ -40,11 +40,19 @@ def seen(recording: Recording) -> str:
     return "no call of a part with equal layers was seen"
 
 
-def omitted(subject: Subject, recording: Recording, drafted: Collection[str], layout: str) -> tuple[Diagnostic, ...]:
-    """The notes on modalities that a draft leaves out: another part serves them, or nothing was recorded of them."""
+def omitted(
+    subject: Subject, recording: Recording, drafted: Collection[str], layout: str, *, alone: bool
+) -> tuple[Diagnostic, ...]:
+    """The notes on modalities that a draft leaves out: another part serves them, or nothing was recorded of them.
+
+    `alone`: with them a port in a tree would run the model's code twice.
+    """
     nothing = "nothing to do: the port is complete without it, and the modality runs eagerly, as before"
-    alone = f"the drafted layout `{layout}` holds {' and '.join(drafted)} alone"
-    left = {batch.modality: (alone, nothing) for batch in recording.batches}
+    held = f"the drafted layout `{layout}` holds {' and '.join(drafted)} alone"
+    if alone:
+        held = "with it a port in a tree would run the model's code twice"
+    more = "nothing to do: it runs eagerly, as before. With --adapter the draft has it, for the plugin's adapter"
+    left = {batch.modality: (held, more if alone else nothing) for batch in recording.batches}
     left |= {name: (reason, nothing) for name, reason in recording.missing.items() if name in MODALITIES}
     encoder, option = ("sound", "without") if SOUND in drafted else ("images and videos", "with")
     other = f"draft it {option} --audio: the plugin serves an adapter of each"

@@ -75,6 +75,9 @@ _CHANNELS = 3
 _Shape = tuple[int, ...]
 #: Where every way begins.
 _ENTRY = "embed_multimodal"
+_IMAGE = "image"
+#: What follows in a loop over items, as a method.
+_ITEMS = "_finish_image_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +123,9 @@ class Site:
         return self.text, self.pixels, self.unit, self.axis, self.made, self.more
 
 
-def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+def draft_cut(subject: Subject, recording: Recording, sheet: Sheet, modalities: Collection[str] = MODALITIES) -> bool:
     """Whether a call gets all pixels of a modality as units. One that the generator cannot reach is an obstacle."""
-    kept, refused = reached_sites(subject, recording)
+    kept, refused = reached_sites(subject, recording, modalities)
     if not kept:
         sheet.obstacles += refused
         return False
@@ -155,6 +158,15 @@ def draft_cut(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
     return True
 
 
+def draft_images(subject: Subject, recording: Recording, sheet: Sheet) -> bool:
+    """A cut of images alone whose port runs no code of the model twice, though one with videos would.
+
+    The model's own code serves these.
+    """
+    others = {batch.modality for batch in recording.batches} - {_IMAGE}
+    return bool(others) and draft_cut(subject, recording, sheet, [_IMAGE]) and sheet.has("explicit.call")
+
+
 def reached_sites(
     subject: Subject, recording: Recording, modalities: Collection[str] = MODALITIES
 ) -> tuple[dict[str, Site], list[Diagnostic]]:
@@ -169,7 +181,9 @@ def reached_sites(
             site = next((one for one in sites if one.text == text), None)
             if site is not None:
                 others = [other.entry for other in tried.values()]
-                entry, problems = entry_to(subject, site.way[0], parse_call(text), beside=others)
+                # The port of images alone does not call its entry, and one of several modalities may.
+                alone = len(modalities) == 1
+                entry, problems = entry_to(subject, site.way[0], parse_call(text), beside=others, conditional=alone)
                 refused += problems
                 tried |= {name: replace(site, entry=entry)} if entry else {}
         if len(tried) > len(kept):
@@ -192,15 +206,20 @@ def _put_optout(subject: Subject, sites: Sequence[Site], sheet: Sheet) -> None:
         sheet.put("model.optout", [heir.class_name for heir in apart], apart[0].path, why=shown)
 
 
-def results_of(batch: Batch, path: str) -> Iterator[tuple[set[str], Leaf]]:
+def results_of(batch: Batch, path: str) -> list[tuple[set[str], Leaf]]:
     """The tensors that the calls of a part or a method of the model gave, each with the calls that made its memory."""
-    for number, call in enumerate(batch.calls):
-        if f"self.{call.part}" == path:
-            yield from (({f"#{number}"}, leaf) for leaf in call.results if leaf.at == "")
-    for frame in batch.frames:
-        if frame.part == "" and frame.text.startswith(f"{path}("):
-            made = {one.of for leaf in frame.results for one in leaf.sources if one.how != "copy"}
-            yield from ((made, leaf) for leaf in frame.results if leaf.at == "")
+    of_part = [
+        ({f"#{number}"}, leaf)
+        for number, call in enumerate(batch.calls)
+        for leaf in call.results
+        if f"self.{call.part}" == path and leaf.at == ""
+    ]
+    return of_part or [
+        ({one.of for one in leaf.sources if one.how != "copy"}, leaf)
+        for frame in batch.frames
+        for leaf in frame.results
+        if frame.part == "" and frame.text.startswith(f"{path}(") and leaf.at == ""
+    ]
 
 
 # -- a port in a tree --------------------------------------------------------------------------------------------------
@@ -224,7 +243,7 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     found = _extracted(subject, batches, site, after, single) if named else None
     if found is None:
         return
-    held, follows, reads = found
+    held, follows, items, reads = found
     whole = single and follows is not None and not reads
     said = _tokens(recording, batches[0], site, None if whole else held.path, sheet)
     if said is None:
@@ -234,14 +253,17 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     if follows:
         own = "the model's own method behind it"
         sheet.put("explicit.after", follows, why="a name for the statements behind it" if follows == after else own)
+    if items:
+        sheet.put("explicit.items", items, why="a name for what follows in the loop over items")
     if single:
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
 
 
 def _extracted(
     subject: Subject, batches: Sequence[Batch], site: Site, after: str, single: bool
-) -> tuple[Call, str | None, tuple[str, ...]] | None:
-    """The largest call that a graph can hold, the name of what follows it, and what that reads beside features.
+) -> tuple[Call, str | None, str | None, tuple[str, ...]] | None:
+    """The largest call that a graph can hold, the names of what follows it, also in a loop over items, and what the
+    first of these reads beside features.
 
     It tries the largest call first, and no method for the statements behind it before one. Where an item is a `single`
     unit, and they read nothing beside features, a graph holds them, too: none may that reads the host's memory.
@@ -251,16 +273,17 @@ def _extracted(
     family = tuple(subject.program.lineage(subject.owner))
     beside = tuple(node.name for node in encoder.name_nodes() if node.name != "pixels")
     calls = [call for call in find_calls(tree, way, beside) if call != encoder]
+    names = [(name, None) for name in (None, *find_tails(tree, family, way), after)]
     for call in (*reversed(calls), encoder):
-        for name in (None, *find_tails(tree, family, way), after):
+        for name, items in (*names, *([] if single else [(after, _ITEMS)])):
             with suppress(DiagnosticError):
-                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, beside))
+                found = find_extraction(tree, family, way, Form(entry, call, name, NOWHERE, beside, items))
                 if not isinstance(found, Extraction):
                     continue
                 whole = single and name is not None and not found.arguments
                 left = any(batch.left for batch in batches) if whole else read_inside(batches, call.python())
                 if not left:
-                    return call, name, found.arguments
+                    return call, name, items, found.arguments
     return None
 
 
@@ -270,8 +293,10 @@ def _tokens(recording: Recording, batch: Batch, site: Site, path: str | None, sh
     None where the call's result is no table of them, or where nothing says their number.
     """
     units = units_of(batch)[site.pixels][0]
-    shapes = [leaf.shape for _, leaf in results_of(batch, path)] if path else []
-    tables = {prod(shape[1:-1]) for shape in shapes if len(shape) > 1 and shape[0] == units}
+    shapes = [leaf.shape for _, leaf in results_of(batch, path) if len(leaf.shape) > 1] if path else []
+    # A branch of the model may make the call for each item.
+    of_all = sum(shape[0] for shape in shapes) == units
+    tables = {prod(shape[1:-1]) for shape in shapes if of_all or shape[0] == units}
     if path and len(tables) != 1:
         return None
     rows = tables.pop() if path else batch.results[0].shape[0]

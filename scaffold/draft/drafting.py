@@ -10,7 +10,7 @@ from scaffold.descriptor.port import MODALITIES
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.common import SOUND, omitted, other_encoder, pixel_keys, put_fields, seen
 from scaffold.draft.crops import draft_crops
-from scaffold.draft.cut import draft_cut
+from scaffold.draft.cut import draft_cut, draft_images
 from scaffold.draft.gates import put_gate
 from scaffold.draft.integration import draft_integration, file_name
 from scaffold.draft.left import left_out, refuse_left
@@ -56,10 +56,13 @@ def draft_descriptor(
     recording: Recording,
     answers: Mapping[str, str] | None = None,
     layout: str | None = None,
+    *,
+    adapter: bool = False,
 ) -> Draft:
     """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) of `tree` from a recording of its run.
 
     `answers` by the key of a question take the place of its `TODO`. Without a `layout` the first that fits is taken.
+    One for an `adapter` has all modalities, also where a port in a tree would run the model's code twice for them.
     Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model, and `NoDraft` with everything
     about it that no descriptor expresses (VCG483), or why it has not run (VCG489). Where a base cannot be followed,
     that is the reason (VCG497).
@@ -72,7 +75,7 @@ def draft_descriptor(
     refused: list[Diagnostic] = []
     missing = lacking(tree)
     for name, why, draft in _LAYOUTS:
-        if layout not in (None, name) or name in missing:
+        if layout not in (None, name) or name in missing or (adapter and draft is draft_images):
             continue
         sheet = Sheet(dict(answers or {}))
         _put_model(subject, sheet)
@@ -87,7 +90,7 @@ def draft_descriptor(
             refuse_left(subject, recording, sheet)
         refused += sheet.obstacles
         if found and not sheet.obstacles:
-            return _finished(subject, recording, sheet)
+            return _finished(subject, recording, sheet, alone=draft is draft_images)
     refused = refused or list(beyond(tree, subject.place, seen(recording)).diagnostics)
     # The layouts that the protocol of the tree lacks: the model is not to blame.
     later = tuple(f"{kind.name} came with vLLM {kind.first}" for kind in dict.fromkeys(missing.values()))
@@ -142,6 +145,7 @@ _LAYOUTS = (
     ("packed", "rows of all items and their grid enter one part; graphs hold the whole of it", draft_packed),
     ("cut", "units of one shape enter one call", _draft_explicit_cut),
     ("tiles", "whole tiles, whose rows are the embeddings", draft_tiles),
+    ("cut", "images are units of one shape that enter one call", draft_images),
     ("cut", "units of one shape enter one call", draft_cut),
     ("crops", "one call gets whole images and crops of them", draft_crops),
     ("cut", "units that the model pads to the longest go through its layers", draft_loop),
@@ -162,8 +166,8 @@ def _put_rest(subject: Subject, recording: Recording, sheet: Sheet) -> None:
         put_gate(subject, [sheet.value(key) for key in sheet.keys("") if key.endswith(".pixels")], sheet)
 
 
-def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
-    """The draft of a sheet that has its layout."""
+def _finished(subject: Subject, recording: Recording, sheet: Sheet, *, alone: bool) -> Draft:
+    """The draft of a sheet that has its layout; `alone`: an adapter could have graphs of videos, too."""
     tree = subject.tree
     # A chunk is an image where a test of the port brings one.
     draft_integration(sheet, subject, tuple("image" if name == CHUNK else name for name in sheet.pixels), recording)
@@ -190,7 +194,7 @@ def _finished(subject: Subject, recording: Recording, sheet: Sheet) -> Draft:
         (
             *_beyond_context(subject, recording, sheet),
             *left_out(subject, recording, sheet),
-            *omitted(subject, recording, sheet.pixels, sheet.value("layout")),
+            *omitted(subject, recording, sheet.pixels, sheet.value("layout"), alone=alone),
             *(
                 replace(one, message=f"{one.message}. What it overrides was not looked at", severity=Severity.WARNING)
                 for one in _unfollowed(subject)
@@ -263,6 +267,8 @@ def interview(
     ask: Callable[[Question], str | None],
     layout: str | None = None,
     refuse: Callable[[Diagnostic], None] | None = None,
+    *,
+    adapter: bool = False,
 ) -> Draft:
     """Draft `reference` and ask what is open, one question at a time: an answer may raise further ones.
 
@@ -271,7 +277,7 @@ def interview(
     """
     given = dict(answers)
     put_off: set[str] = set()
-    draft = draft_descriptor(tree, reference, recording, given, layout)
+    draft = draft_descriptor(tree, reference, recording, given, layout, adapter=adapter)
     while True:
         question = next((question for question in draft.open if question.key not in put_off), None)
         if question is None:
@@ -280,7 +286,7 @@ def interview(
         if answer is None:
             put_off.add(question.key)
             continue
-        answered = draft_descriptor(tree, reference, recording, given | {question.key: answer}, layout)
+        answered = draft_descriptor(tree, reference, recording, given | {question.key: answer}, layout, adapter=adapter)
         known = _problems(draft)
         wrong = next((one for one in _problems(answered) if one not in known), None)
         if refuse is not None and wrong is not None:

@@ -204,6 +204,9 @@ def tokens_of_unit(numbers: Mapping[str, object], rows: int, sheet: Sheet) -> st
     # The configuration names the side of a unit, and beside it that of a patch.
     side, held = sheet.value("let.side"), attributes(numbers)
     patch = _SIDE.sub(r"patch_size\1", side)
+    beside = [path for path in held if PATCH.search(path) and path.rpartition(".")[0] == side.rpartition(".")[0]]
+    if patch == side and len({held[path] for path in beside}) == 1:
+        patch = beside[0]  # an alias of another may be there, too
     if patch == side or not {side, patch} <= held.keys():
         return None
     unit = {"side": {"side": held[side]}, "p": {patch: held[patch]}}

@@ -26,15 +26,23 @@ _LEAVES = (ast.Break, ast.Continue, ast.Return)
 
 
 def entry_to(
-    subject: Subject, frame: Frame | None, encoder: Call | str, *, beside: Iterable[str] = (), **form: Any
+    subject: Subject,
+    frame: Frame | None,
+    encoder: Call | str,
+    *,
+    beside: Iterable[str] = (),
+    conditional: bool = False,
+    **form: Any,
 ) -> tuple[str, list[Diagnostic]]:
     """The first entry from which, and from those `beside`, the generator finds the encoder, or one call of it.
 
-    That is what `embed_multimodal` hands on as it is at this frame of a recording, if anything, or all of it. The entry
-    is empty where there is none. With it come the reasons that keep the generator from those before (VCG483).
+    That is what `embed_multimodal` hands on as it is at this frame of a recording, if anything, or all of it. Inputs of
+    another type may be handed on elsewhere if it may be `conditional`. The entry is empty where there is none. With it
+    come the reasons that keep the generator from those before (VCG483).
     """
     reasons: list[Diagnostic] = []
-    for entry in filter(None, (_narrow_entry(subject, frame) if frame is not None else None, ALL)):
+    narrow = _narrow_entry(subject, frame, conditional=conditional) if frame is not None else None
+    for entry in filter(None, (narrow, ALL)):
         try:
             way_to(subject, [*beside, entry], encoder, **form)
         except DiagnosticError as error:
@@ -56,13 +64,13 @@ def _as_reason(problem: Diagnostic) -> Diagnostic:
     return Diagnostic("VCG483", f"the model is beyond the layouts: {problem.message}", span, problem.help)
 
 
-def _narrow_entry(subject: Subject, frame: Frame) -> str | None:
+def _narrow_entry(subject: Subject, frame: Frame, *, conditional: bool) -> str | None:
     """The call in `embed_multimodal`, if each argument is made of the batch alone."""
     found = subject.program.method(subject.owner, "embed_multimodal")
     if found is None or frame.part != "":
         return None
     node = waiting_call(frame, found[2])
-    if node is None or not _unconditional(node, found[2]):
+    if node is None or not (conditional or _unconditional(node, found[2])):
         return None
     variable = found[2].args.kwarg.arg if found[2].args.kwarg else ""
     texts = [_made_of_batch(subject, frame, found[2], argument) for argument in node.args]

@@ -145,7 +145,8 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
                     facts = replace(facts, padding=padding)
             else:
                 assert isinstance(port, CutPort)
-                form = Form(entry, port.explicit.call, port.explicit.after, port.span("explicit"), tuple(port.beside))
+                explicit, beside = port.explicit, tuple(port.beside)
+                form = Form(entry, explicit.call, explicit.after, port.span("explicit"), beside, explicit.items)
                 found = find_extraction(tree, family, way, form)
             if isinstance(found, Extraction):
                 gated = facts.has_gate and not _shards_nothing(port, program, family)

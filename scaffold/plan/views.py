@@ -54,6 +54,8 @@ _LEAST_BATCH = 8
 _ROTARY = "rotary_pos_emb"
 
 #: No code at all.
+#: The features of an item in a loop over items.
+_ENCODED = "encoded"
 _NONE = Code("")
 
 
@@ -379,6 +381,8 @@ class UnitsView(View):
     may_be_items: bool
     #: Whether it may be None by its type.
     may_be_none: bool
+    #: Whether parsed inputs may be None by their type.
+    may_be_nothing: bool
 
     @property
     def has_property(self) -> bool:
@@ -1155,8 +1159,9 @@ def _units(
     # The port has counted the units of each item.
     counts = size is None and not explicit.single
     values = [counted if counts and _counts_units(one, modality.pixels) else one for one in extraction.arguments]
-    values.insert(extraction.place, parts if extraction.split else "features")
-    given = ", ".join(values)
+    loop = extraction.loop
+    values.insert(extraction.place, _ENCODED if loop else parts if extraction.split else "features")
+    embeddings = f"self.{extraction.after}({', '.join(values)})"
     tokens, unit = token_names.code(explicit.tokens), port.unit
     least, why = tokens, f"One {unit}."
     if tokens.isdigit() and int(tokens) < _LEAST_BATCH:
@@ -1198,6 +1203,7 @@ def _units(
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
+        may_be_nothing=extraction.may_be_nothing and shared["checks_types"],
         may_be_none=extraction.optional and not follows and shared["checks_types"],
         batched=[key for key in port.batched if parses or key in read],
         tensors=[*joined] if explicit.single else list(dict.fromkeys(port.sized.values())),
@@ -1224,7 +1230,7 @@ def _units(
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
         pixel_dtype=_pixel_dtype(port.pixels.dtype, facts),
-        embeddings=Code(f"self.{extraction.after}({given})") if finishes else None,
+        embeddings=Code(loop.over(embeddings, _ENCODED, parts) if loop else embeddings) if finishes else None,
     )
 
 

@@ -283,12 +283,20 @@ class _Run:
         for name, other in (*given, *[entry for entry in found if entry[0].startswith("#")][-1:]):
             yield Source(name, "same" if _same(tensor, other) else "view")
         for key, value in self.inputs.items() if not found and tensor.numel() > 1 else ():
-            parts = [part for _, part in _tensors(key, value)]
-            if sum(part.numel() for part in parts) == tensor.numel():
-                whole = torch.cat([part.reshape(-1) for part in parts]) if len({p.dtype for p in parts}) == 1 else None
+            parts = [*_tensors(key, value)]
+            if sum(part.numel() for _, part in parts) == tensor.numel():
+                whole = (
+                    torch.cat([part.reshape(-1) for _, part in parts])
+                    if len({p.dtype for _, p in parts}) == 1
+                    else None
+                )
                 if whole is not None and torch.equal(whole.to(tensor.dtype), tensor.reshape(-1)):
                     cast = whole.dtype != tensor.dtype
                     yield Source(key, "cast" if cast else "concatenation" if len(parts) > 1 else "copy")
+                continue
+            for path, part in parts:
+                if part.shape == tensor.shape and torch.equal(part.to(tensor.dtype), tensor):
+                    yield Source(path, "cast" if part.dtype != tensor.dtype else "copy")
 
 
 def entries(value: Any) -> dict[str, Any] | None:

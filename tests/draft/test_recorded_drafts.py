@@ -78,12 +78,41 @@ SHIPPED = {
 @pytest.mark.parametrize("shipped", SHIPPED)
 def test_a_draft_is_like_the_shipped_descriptor(shipped: str, draft: Drafts) -> None:
     known = document_of(shipped)
-    found = draft(known["model"].get("architecture", known["model"]["class"]))
+    found = draft(known["model"].get("architecture", known["model"]["class"]), adapter=True)
     seen = values(found)
     for section, _, key in (name.partition(".") for name in SHIPPED[shipped]):
         assert (seen.get(section) or {})[key] == known[section][key] if key else seen.get(section) == known.get(section)
     assert seen["integration"]["test"]["image_prompt"]
     assert found.questions == () or list(SHIPPED).index(shipped) > 4
+
+
+NEMOTRON = "NemotronH_Nano_VL_V2"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "call", "entry"),
+    [
+        # Each image of the batch is projected by itself, so the projector's calls together have all units.
+        (ONEVISION, "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))", ""),
+        # The type of its inputs decides which method gets them.
+        (NEMOTRON, "self.extract_feature(pixels)", "self._process_image_input"),
+    ],
+)
+def test_images_alone_get_a_port_where_one_of_videos_would_run_code_twice(
+    architecture: str, call: str, entry: str, draft: Drafts
+) -> None:
+    found = draft(architecture, answers={"gates.modalities": "not self.dynamic_resolution"})
+    seen = values(found)
+    assert seen["explicit"]["call"] == call
+    [(name, modality)] = seen["modalities"].items()
+    assert (name, entry in modality["entry"]) == ("image", True)
+    assert not [key for key in seen["fields"] if "video" in key]
+    [note] = [one for one in found.notes if one.code == "VCG484" and "`video`" in one.message]
+    assert "run the model's code twice" in note.message
+    assert "--adapter" in str(note.help)
+    whole = draft(architecture, answers={"gates.modalities": "not self.dynamic_resolution"}, adapter=True)
+    assert [*values(whole)["modalities"]] == ["image", "video"]
+    assert "explicit" not in values(whole)
 
 
 @pytest.mark.parametrize("architecture", [NEXT, KIMI])
