@@ -91,13 +91,14 @@ class PreparedLoop(Prepared):
 class Extraction:
     """The new source of methods on a way, and how a port calls what they became.
 
-    `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to it
-    beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the model
-    parses the inputs of a batch into, which may be None by its type where it `may_be_nothing`. `unpacked` are variables that a method of the model gives of it, and the call.
-    `split`: it takes the features of each item, else those of the batch. `regroups`: the model takes an axis of the
-    pixels away, if there is one. A graph holds `held`, an expression of `pixel_values`, which may be None by its type
-    where that is `optional`. `returns` is the type of what `after` gives. It takes the features of one item where the
-    model encodes one after another in a `loop`.
+    `after` is the method of what follows the encoder, if anything does, with the `arguments` that a port hands to
+    it beside the features, which come in at `place`. `parsed` is a variable that they read, and its value: what the
+    model parses the inputs of a batch into, which may be None by its type where it `may_be_nothing`. `unpacked` are
+    variables that a method of the model gives of it, and the call. `split`: it takes the features of each item,
+    else those of the batch. `regroups`: the model takes an axis of the pixels away, if there is one. A graph holds
+    `held`, an expression of `pixel_values`, which may be None by its type where that is `optional`. `returns` is
+    the type of what `after` gives. It takes the features of one item where the model encodes one after another in a
+    `loop`.
     """
 
     edits: tuple[MethodEdit, ...]

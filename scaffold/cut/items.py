@@ -1,7 +1,7 @@
 """A loop over the items of a batch that encodes one item after another, and what follows it for all of them.
 
-What the loop does with the result of its first call becomes a method of these results. Eager code hands it a generator,
-so each item is still encoded in its turn. A port hands it what it makes of the features of a whole batch.
+The loop begins with a call for each item. The rest becomes a method that goes over the results. Eager code hands it a
+generator, so each item is still encoded in its turn. A port hands it what it makes of the features of a whole batch.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ _Shape = tuple[int, ...]
 #: Where every way begins.
 _ENTRY = "embed_multimodal"
 _IMAGE = "image"
-#: What follows in a loop over items, as a method.
+#: The name of the method that has the rest of a loop over items.
 _ITEMS = "_finish_image_embeddings"
 
 
