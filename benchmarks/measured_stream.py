@@ -25,7 +25,7 @@ LAYOUTS = (
 #: Images where videos are allowed, beside images alone.
 SERVED = "stream_h200_served"
 #: Explicit ports in vLLM's manager, beside upstream's own of the same model where the release has one.
-EXPLICIT = ("stream_h200_explicit", "stream_h200_explicit_kimi_vl")
+EXPLICIT = ("stream_h200_explicit", "stream_h200_explicit_kimi_vl", "stream_h200_explicit_loops")
 #: With videos allowed, images may take more time by this share.
 MORE = 0.03
 
@@ -104,9 +104,11 @@ def explicit_of() -> str:
         f"{row['vllm_ms'] / row['upstream_ms']:.2f} ({NAMES[row['model']]})" for row in first if "upstream_ms" in row
     )
     low, high = low_high(row["vllm_ms"] / row["eager_ms"] for row in first)
+    longer = ", ".join(NAMES[row["model"]] for row in first if row["vllm_ms"] > row["eager_ms"])
+    slower = f" More time than eager takes that of {longer}." if longer else ""
     return f"""In vLLM's own manager, on a first pass of new sizes, an explicit port of ours takes this share of the
-    time of upstream's: {beside}. It takes {low} to {high} of eager. The last columns are our manager with the same
-    ports. Milliseconds of a pass."""
+    time of upstream's: {beside}. It takes {low} to {high} of eager.{slower} The last columns are our manager with the
+    same ports. Milliseconds of a pass."""
 
 
 def explicit() -> str:

@@ -74,7 +74,11 @@ def _instead(port: AnyPort, plan: Plan, descriptor: str, target: Sequence[str]) 
             f"the plugin serves it without a second run: `{verify}` proves that, `{make}` makes the adapter, and vLLM "
             f"finds it with PYTHONPATH={_FOLDER} ({SERVING})"
         )
-    return f"{serves}. `new` with --reenter writes the port all the same, for a fork of vLLM"
+    images = ""
+    if len(port.modalities) > 1:
+        init = command_line("init", f"{port.module}:{port.class_name}", *target)
+        images = f". `{init}` drafts a port of images alone, if these have a form for a tree"
+    return f"{serves}{images}. `new` with --reenter writes the port all the same, for a fork of vLLM"
 
 
 def _no_adapter(port: AnyPort, plan: Plan) -> str:

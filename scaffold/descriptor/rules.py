@@ -810,8 +810,8 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
         yield context.at_key(
             "VCG349",
             "`items` follows what `after` makes of the units of each item in a loop",
-            "explicit.items",
-            "delete this line, or name `after`, without `single`",
+            "explicit.single" if port.explicit.single else "explicit.items",
+            "name `after`, and leave out `single`, or delete `items`",
         )
     fields = port.fields or {}
     for modality in (port.modalities or {}).values():

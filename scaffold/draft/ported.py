@@ -119,10 +119,15 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
                 continue
             if port.class_name == cls.name or (own and port.architecture in model.architectures):
                 base = f", a base of {model.class_name}, which inherits that port" if not own else ""
+                alone = ""
+                if port.reenters and port.explicit is None and port.in_tree is None:
+                    alone = (
+                        ". It is for the plugin's adapter; docs/models.md says what a port for a tree costs or lacks"
+                    )
                 return Diagnostic(
                     "VCG488",
                     f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
-                    help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft",
+                    help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft{alone}",
                     severity=Severity.INFO,
                 )
     return None

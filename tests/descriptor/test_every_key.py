@@ -218,7 +218,7 @@ MODELS = (*shipped_names(), *UNSHIPPED)
 COVER = (
     "qwen2_5_vl", "gemma4_mm", "step3_vl", "mllama4", "deepseek_ocr", "deepseek_v41", "paligemma",
     "internvl", "minicpmv4_6", "ernie45_vl", "cohere_compass", "kimi_k25", "minimax_m3", "mistral3", "qwen3_asr",
-    "keye",
+    "keye", "moondream3",
 )  # fmt: skip
 
 
