@@ -143,16 +143,11 @@ def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: s
     for text in (given,) if given else _RELEASES:
         version = as_version(text)
         root = cached_tree(version) if version else None
+        if version and root is None:
+            continue
         try:
-            tree = (
-                SourceTree(root, text, version, read_only=True)
-                if root
-                else None
-                if version
-                else resolve_target(text).tree
-            )
-            if tree is not None:
-                return _completions(incomplete, multimodal_names(tree), "file")
+            tree = SourceTree(root, text, version) if root is not None else resolve_target(text).tree
+            return _completions(incomplete, multimodal_names(tree), "file")
         except DiagnosticError:
             break
     return _completions(incomplete, (), "file")

@@ -60,7 +60,7 @@ def resolve_target(text: str, *, progress: DownloadProgress | None = None) -> Ta
             from scaffold.protocol.releases import fetch_release
 
             root = fetch_release(version, progress=progress)
-        return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version, read_only=True))
+        return Target(TargetKind.RELEASE, SourceTree(root, f"vllm-{version}", version))
     return Target(TargetKind.PATH, open_tree(Path(text).expanduser(), label=text))
 
 
@@ -90,13 +90,7 @@ def open_tree(root: Path, *, label: str | None = None) -> SourceTree:
             help=_suggest_root(root)
             or "give the folder that holds the package folder `vllm`, a release such as `0.33.0`, or `installed`",
         )
-    return SourceTree(
-        root,
-        label,
-        _tree_release(root),
-        read_only=not os.access(root, os.W_OK),
-        installed=_is_package_alone(root),
-    )
+    return SourceTree(root, label, _tree_release(root), installed=_is_package_alone(root))
 
 
 def resolve_package(tree: SourceTree, text: str) -> SourceTree:
@@ -119,7 +113,7 @@ def resolve_package(tree: SourceTree, text: str) -> SourceTree:
                 "give the folder of the package, or install it into the environment that runs this command",
             )
         root, names, label = location.parent, frozenset({location.name}), str(location.parent)
-    return replace(tree, package=Package(root, label, names, not os.access(root, os.W_OK)), _cache={})
+    return replace(tree, package=Package(root, label, names), _cache={})
 
 
 def _packages_of(folder: Path) -> tuple[Path, frozenset[str]]:
@@ -280,7 +274,6 @@ def _installed_tree() -> SourceTree:
         root,
         str(root),
         release or _tree_release(root),
-        read_only=not os.access(root / "vllm", os.W_OK),
         # Other packages may have a folder `tests` or `docs` here, and not every installer leaves metadata.
         installed=_is_wheel(root) or not all((root / folder).is_dir() for folder in ("tests", "docs", "examples")),
     )

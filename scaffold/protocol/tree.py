@@ -53,7 +53,6 @@ class Package:
     root: Path
     label: str
     names: frozenset[str]
-    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,13 @@ class SourceTree:
 
     `root` is the folder that holds the package folder `vllm`. `label` is the user's name for it and starts every path
     in a diagnostic, so no absolute path appears unless the user typed one. `release` is the version that the tree
-    names, or None. The tool never publishes into `read_only` trees (cached releases, folders without write permission).
-    `installed` means an installed package: it has no tests, docs or examples. With a `package`, paths that start with
-    one of its names are read there, and vLLM's own files stay as they are.
+    names, or None. `installed` means an installed package: it has no tests, docs or examples. With a `package`, paths
+    that start with one of its names are read there, and vLLM's own files stay as they are.
     """
 
     root: Path
     label: str
     release: str | None
-    read_only: bool
     installed: bool = False
     package: Package | None = None
     _cache: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)

@@ -461,7 +461,7 @@ def _transformers() -> SourceTree | None:
     if spec is None or spec.origin is None:
         return None
     root = Path(spec.origin).parents[1]
-    return SourceTree(root, str(root), None, read_only=True, installed=True)
+    return SourceTree(root, str(root), None, installed=True)
 
 
 @cache

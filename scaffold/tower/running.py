@@ -132,7 +132,7 @@ def tree_of(owner: type[Any]) -> tuple[SourceTree, str]:
     if path is None or path.parts[-len(relative.parts) :] != relative.parts or not path.is_file():
         raise refused(owner, f"the source of its module {owner.__module__} is not there")
     root = path.parents[len(relative.parts) - 1]
-    return SourceTree(root, str(root), None, read_only=True, installed=True), relative.as_posix()
+    return SourceTree(root, str(root), None, installed=True), relative.as_posix()
 
 
 def read_text(tree: SourceTree, file: str) -> str:

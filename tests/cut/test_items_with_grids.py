@@ -57,7 +57,7 @@ def test_a_part_that_a_method_makes_has_the_class_of_all_its_returns(returns: st
     init = "    def __init__(self):\n        self.tower = self._make()\n"
     text = f"class Tower: pass\nclass Other: pass\nclass Model:\n{init}    def _make(self):\n        {returns}\n"
     (tmp_path / "model.py").write_text(text, "utf-8")
-    program = Program(SourceTree(root=tmp_path, label="tree", release=None, read_only=True))
+    program = Program(SourceTree(root=tmp_path, label="tree", release=None))
     found = program.attribute_class(program.owner("model.py", "Model"), "tower", returned=True)
     assert (found is not None and found[1].name == "Tower") is known
 

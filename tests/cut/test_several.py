@@ -178,7 +178,7 @@ def test_a_class_method_that_hands_its_arguments_on_makes_its_class(
     old: str, new: str, known: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "model.py").write_text(TINY.replace(old, new, 1))
-    program = Program(SourceTree(root=tmp_path, label="tree", release=None, read_only=True))
+    program = Program(SourceTree(root=tmp_path, label="tree", release=None))
     found = program.attribute_class(program.owner("model.py", "Model"), "encoder", returned=True)
     assert (found is not None and found[1].name == "Encoder") is known
 

@@ -389,7 +389,7 @@ def test_marks_follow_the_table(copied_tree) -> None:
 
 def test_installed_package_has_no_places(release_tree) -> None:
     tree = release_tree("0.33.0")
-    installed = SourceTree(tree.root, "installed", "0.33.0", read_only=True, installed=True)
+    installed = SourceTree(tree.root, "installed", "0.33.0", installed=True)
     assert absent_reason(installed) == "a package without its repository has no tests, docs or examples"
     assert [find(installed) for _, find, _, _ in FINDERS] == [None, None, None]
     assert absent_reason(tree) is None

@@ -60,7 +60,7 @@ def test_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     target = resolve_target("./checkout/")
     assert target.kind is TargetKind.PATH
-    assert (target.tree.release, target.tree.read_only, target.tree.installed) == ("0.22.0", False, False)
+    assert (target.tree.release, target.tree.installed) == ("0.22.0", False)
     assert str(target.tree.span("vllm/__init__.py", 3, 5)) == "./checkout/vllm/__init__.py:3:5"
 
 
@@ -375,7 +375,6 @@ def test_release_is_fetched_once(served: Index, cache: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     target = resolve_target("v0.22", progress=lambda done, total: seen.append((done, total)))
     assert (target.kind, target.tree.label, target.tree.release) == (TargetKind.RELEASE, "vllm-0.22.0", "0.22.0")
-    assert target.tree.read_only
     assert target.tree.root == cache / "trees/vllm-0.22.0"
     assert seen[-1] == (archive.stat().st_size, archive.stat().st_size)
     assert _cached(cache) == ["trees/vllm-0.22.0"]

@@ -385,7 +385,7 @@ def test_split_of_rule_is_a_move_and_computes_the_same(name: str, tmp_path: Path
     after = apply_split(before, split, MODULE)
     assert [d.message for d in prove_split(before, after, split)] == []
     (tmp_path / MODULE).write_text(after)
-    again = slice_tower(SourceTree(root=tmp_path, label="tree", release=None, read_only=True), MODULE, "Tower")
+    again = slice_tower(SourceTree(root=tmp_path, label="tree", release=None), MODULE, "Tower")
     assert again.already_split
     assert set(again.keys) == set(split.keys), "a second port would not find the metadata of the first one"
     old, new = run_module(before, "before").Tower(), run_module(after, "after").Tower()

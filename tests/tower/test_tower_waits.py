@@ -120,9 +120,7 @@ def split_of(folder: Path, source: str, utils: str | None = UPLOADS) -> TowerSpl
     for path, text in ((MODULE, source), *([(UTILS, utils)] if utils else [])):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    return split_tower(
-        slice_tower(SourceTree(root=folder, label="tree", release=None, read_only=True), MODULE, "Tower")
-    )
+    return split_tower(slice_tower(SourceTree(root=folder, label="tree", release=None), MODULE, "Tower"))
 
 
 def waits(split: TowerSplit) -> set[str]:

@@ -178,7 +178,7 @@ def small_tree(tmp_path: Path, body: str) -> SourceTree:
     path = tmp_path / MODULE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(small_source(body))
-    return SourceTree(root=tmp_path, label="tree", release=None, read_only=True)
+    return SourceTree(root=tmp_path, label="tree", release=None)
 
 
 def slice_small(tmp_path: Path, body: str, name: str = "Tower", **options: Any) -> TowerSlice:
