@@ -87,18 +87,16 @@ def ported_models() -> list[str]:
 def upstreams_class(name: str) -> tuple[str, str] | None:
     """The file and the class that the release has its port in: the model's own, one that it inherits, or a subclass."""
     from scaffold.protocol import find_model, find_subclasses
-    from scaffold.syntax import find_method
     from scaffold.tower.source import Program
     from scaffold.workflow import load_port
 
     port, tree = load_port(name), tree_of(RELEASE)
     model = find_model(tree, port.module, port.class_name)
-    if model.implements:
-        path, _, class_name = (model.inherited_from or f"{model.path}:{model.class_name}").partition(":")
-        # A class with the protocol may have its methods from a base beside it.
-        program = Program(tree)
-        lineage = program.lineage(program.owner(path, class_name))
-        return next((home.file, owner.name) for home, owner in lineage if find_method(owner, _CONFIG))
+    program = Program(tree)
+    method = program.method(program.owner(model.path, model.class_name), _CONFIG)
+    if method is not None:
+        home, owner, _ = method
+        return home.file, owner.name
     # A class whose subclasses have towers of their own leaves its port to one of them, which others inherit.
     heirs = find_subclasses(tree, port.module, port.class_name)
     found = [heir for heir in heirs if find_model(tree, heir.path, heir.class_name).protocol_methods]

@@ -91,13 +91,16 @@ def forms(model: str, tree: SourceTree, scratch: Path) -> dict[str, Path]:
     """A tree for each form of a model's port."""
     from scaffold.descriptor import CutPort
     from scaffold.protocol import find_model
+    from scaffold.tower.source import Program
     from scaffold.verify.numeric.overlay import build_overlay
     from scaffold.workflow import load_port, prepare_port
 
     port = load_port(model)
     assert isinstance(port, CutPort)
     found = {}
-    if find_model(tree, port.module, port.class_name).implements:
+    program = Program(tree)
+    owner = program.owner(find_model(tree, port.module, port.class_name).path, port.class_name)
+    if program.method(owner, "get_encoder_cudagraph_config") is not None:
         found["upstream"] = tree.root
     for name, one in (("explicit", port), ("re-entrant", port.replace(explicit=None))):
         changes = prepare_port(one, tree, replace=True).changed

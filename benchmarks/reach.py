@@ -141,10 +141,10 @@ def hears(tree: SourceTree, name: str) -> bool:
 def _has_port(tree: SourceTree, name: str) -> bool:
     """Whether the architecture's class speaks the protocol in the release, itself or through a base."""
     from scaffold.draft.locate import locate
-    from scaffold.protocol import find_model
+    from scaffold.tower.source import Program
 
-    model = locate(tree, name)
-    return find_model(tree, model.file, model.class_name).implements
+    model, program = locate(tree, name), Program(tree)
+    return program.method(program.owner(model.file, model.class_name), "get_encoder_cudagraph_config") is not None
 
 
 def reasons(error: DiagnosticError, tree: SourceTree) -> str:

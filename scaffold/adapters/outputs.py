@@ -205,7 +205,7 @@ def _docs(
     from scaffold.plan.entries import docs_row
     from scaffold.protocol import TableAnchor
 
-    anchor = TableAnchor("", 0, 0, _COLUMNS, (), yes="✅︎", no="❌")
+    anchor = TableAnchor("", 0, _COLUMNS, (), yes="✅︎", no="❌")
     columns = (*_COLUMNS, "Module", *(f"`{one.name}`" for one in generations))
     rows = [columns, ("---",) * len(columns)]
     for source, known in spoken.items():

@@ -7,22 +7,16 @@ what each check that still fails means. Nothing here writes.
 
 from scaffold.fix.description import describe_fix, fix_title
 from scaffold.fix.fixing import Fix, fix_port
-from scaffold.fix.proof import Outcome, Proven, prove_repairs
-from scaffold.fix.remaining import Kind, Remaining
-from scaffold.fix.repair import Repair, apply_repairs
+from scaffold.fix.remaining import Kind
+from scaffold.fix.repair import apply_repairs
 from scaffold.fix.rules import find_repairs
 
 __all__ = [
     "Fix",
     "Kind",
-    "Outcome",
-    "Proven",
-    "Remaining",
-    "Repair",
     "apply_repairs",
     "describe_fix",
     "find_repairs",
     "fix_port",
     "fix_title",
-    "prove_repairs",
 ]

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scaffold.protocol.anchors import (
-        DefinitionSpan,
         ListAnchor,
         ModelAnchor,
         RegistryAnchor,
-        RegistryEntry,
         Subclass,
         TableAnchor,
-        TableRow,
         absent_reason,
         find_docs_table,
         find_eager,
@@ -27,24 +24,21 @@ if TYPE_CHECKING:
         find_subclasses,
         find_test_registry,
     )
-    from scaffold.protocol.dialect import Dialect, Paths, Postprocess, PostprocessOutputs
+    from scaffold.protocol.dialect import Dialect, Postprocess
     from scaffold.protocol.generations import GENERATIONS, SERVED, Generation
     from scaffold.protocol.profile import ProtocolProfile, known_profile, own_version, read_protocol, tree_name
-    from scaffold.protocol.releases import fetch_release, stable_releases, unpack_release
-    from scaffold.protocol.signatures import DataClass, Field, Method, Parameter, ParameterKind, compare_shapes
+    from scaffold.protocol.releases import stable_releases, unpack_release
+    from scaffold.protocol.signatures import Method, Parameter
     from scaffold.protocol.target import Target, TargetKind, open_tree, resolve_target, with_package
     from scaffold.protocol.tree import SourceTree
 
 _HOMES = {
     "anchors": (
-        "DefinitionSpan",
         "ListAnchor",
         "ModelAnchor",
         "RegistryAnchor",
-        "RegistryEntry",
         "Subclass",
         "TableAnchor",
-        "TableRow",
         "absent_reason",
         "find_docs_table",
         "find_eager",
@@ -54,11 +48,11 @@ _HOMES = {
         "find_subclasses",
         "find_test_registry",
     ),
-    "dialect": ("Dialect", "Paths", "Postprocess", "PostprocessOutputs"),
+    "dialect": ("Dialect", "Postprocess"),
     "generations": ("GENERATIONS", "SERVED", "Generation"),
     "profile": ("ProtocolProfile", "known_profile", "own_version", "read_protocol", "tree_name"),
-    "releases": ("fetch_release", "stable_releases", "unpack_release"),
-    "signatures": ("DataClass", "Field", "Method", "Parameter", "ParameterKind", "compare_shapes"),
+    "releases": ("stable_releases", "unpack_release"),
+    "signatures": ("Method", "Parameter"),
     "target": ("Target", "TargetKind", "open_tree", "resolve_target", "with_package"),
     "tree": ("SourceTree",),
 }
@@ -67,31 +61,21 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "GENERATIONS",
     "SERVED",
-    "DataClass",
-    "DefinitionSpan",
     "Dialect",
-    "Field",
     "Generation",
     "ListAnchor",
     "Method",
     "ModelAnchor",
     "Parameter",
-    "ParameterKind",
-    "Paths",
     "Postprocess",
-    "PostprocessOutputs",
     "ProtocolProfile",
     "RegistryAnchor",
-    "RegistryEntry",
     "SourceTree",
     "Subclass",
     "TableAnchor",
-    "TableRow",
     "Target",
     "TargetKind",
     "absent_reason",
-    "compare_shapes",
-    "fetch_release",
     "find_docs_table",
     "find_eager",
     "find_example_list",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.protocol.profile import INTERFACES, PROTOCOL, read_source
+from scaffold.protocol.profile import PROTOCOL, read_source
 from scaffold.protocol.signatures import Field
 from scaffold.protocol.tables import find_tables
 from scaffold.protocol.tree import SourceTree, module_file, source_lines
@@ -24,9 +24,7 @@ from scaffold.syntax import (
     FunctionNode,
     assigned_to,
     dotted,
-    find_class,
     find_method,
-    first_line,
     import_source,
     last_name,
     parse,
@@ -56,38 +54,27 @@ _VARIATION_SELECTORS = "\ufe0e\ufe0f"
 
 @dataclass(frozen=True, slots=True)
 class DefinitionSpan:
-    """One definition. `line` is that of `def` or `class`, `first_line` that of its first decorator."""
+    """One method. `line` is that of its `def`."""
 
     name: str
-    first_line: int
     line: int
-    end_line: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAnchor:
     """A model class and the parts of the protocol that it already has.
 
-    `implements`: the class or one of its bases lists the protocol; `inherited_from` is `path:Class` of that base,
-    None when the class lists it itself (`lists_protocol`). `protocol_methods` are those that the class body defines.
+    `lists_protocol`: the class itself names the protocol among its bases. `protocol_methods` are those that the class
+    body defines.
     """
 
     path: str
     module: str
     class_name: str
-    first_line: int
     line: int
-    end_line: int
-    bases: tuple[str, ...]
-    decorators: tuple[str, ...]
     methods: tuple[DefinitionSpan, ...]
     lists_protocol: bool
-    inherited_from: str | None
     protocol_methods: tuple[str, ...]
-
-    @property
-    def implements(self) -> bool:
-        return self.lists_protocol or self.inherited_from is not None
 
     def method(self, name: str) -> DefinitionSpan | None:
         return next((method for method in self.methods if method.name == name), None)
@@ -110,8 +97,6 @@ class RegistryEntry:
     key: str
     model: str | None
     keywords: tuple[str, ...]
-    line: int
-    end_line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +110,11 @@ class RegistryAnchor:
     path: str
     variable: str
     line: int
-    end_line: int
     entry_class: str
     entry_fields: tuple[Field, ...]
     entries: tuple[RegistryEntry, ...]
     functions: Mapping[str, str]
     imports: tuple[str, ...]
-
-    def entry(self, key: str) -> RegistryEntry | None:
-        return next((entry for entry in self.entries if entry.key == key), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +122,6 @@ class TableRow:
     """One row; `cells` are Markdown text without the padding around them."""
 
     cells: tuple[str, ...]
-    line: int
 
     @property
     def architecture(self) -> str:
@@ -151,7 +131,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class TableAnchor:
-    """The Markdown table of supported models. `line` is its header, `end_line` its last row.
+    """The Markdown table of supported models. `line` is that of its header.
 
     `yes` and `no` are the table's own marks, variation selectors included. 0.20 and 0.21 have no mark for "no". Such a
     table gets the mark of later releases, with the variation selector of its other mark.
@@ -159,7 +139,6 @@ class TableAnchor:
 
     path: str
     line: int
-    end_line: int
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
     yes: str
@@ -171,7 +150,6 @@ class ListEntry:
     """One string of a list."""
 
     value: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +159,6 @@ class ListAnchor:
     path: str
     variable: str
     line: int
-    end_line: int
     entries: tuple[ListEntry, ...]
     example_keys: tuple[str, ...]
 
@@ -206,26 +183,15 @@ def find_model(tree: SourceTree, module: str, class_name: str) -> ModelAnchor:
     path = find_module(tree, module)
     node = _model_class(tree, path, class_name)
     _require_indentation(tree, path, node)
-    lines = source_lines(tree, path)
     demanded = {method.name for method in read_source(tree).shape.methods}
     defined = dict.fromkeys(item.name for item in node.body if isinstance(item, FunctionNode) and item.name in demanded)
-    lists_protocol = any(last_name(base) == PROTOCOL for base in node.bases)
     return ModelAnchor(
         path=path,
         module=dotted(path),
         class_name=class_name,
-        first_line=first_line(node),
         line=node.lineno,
-        end_line=node.end_lineno or node.lineno,
-        bases=tuple(lines.source(base) for base in node.bases),
-        decorators=tuple(lines.source(item) for item in node.decorator_list),
-        methods=tuple(
-            DefinitionSpan(item.name, first_line(item), item.lineno, item.end_lineno or item.lineno)
-            for item in node.body
-            if isinstance(item, FunctionNode)
-        ),
-        lists_protocol=lists_protocol,
-        inherited_from=None if lists_protocol else _implementing_base(tree, path, node),
+        methods=tuple(DefinitionSpan(item.name, item.lineno) for item in node.body if isinstance(item, FunctionNode)),
+        lists_protocol=any(last_name(base) == PROTOCOL for base in node.bases),
         protocol_methods=tuple(defined),
     )
 
@@ -346,29 +312,6 @@ def _require_indentation(tree: SourceTree, path: str, node: ast.ClassDef) -> Non
         )
 
 
-def _implementing_base(tree: SourceTree, path: str, node: ast.ClassDef) -> str | None:
-    """The nearest base that lists the protocol, as `path:Class`: in the same module, or imported from the package."""
-    pending = [(path, node)]
-    seen = {(path, node.name)}
-    while pending:
-        relpath, current = pending.pop(0)
-        for base in current.bases:
-            located = _locate(tree, relpath, base)
-            if located is None or located in seen:
-                continue
-            seen.add(located)
-            base_path, name = located
-            if base_path == INTERFACES or PROTOCOL not in tree.read(base_path):
-                continue
-            item = find_class(tree.parse(base_path), name)
-            if item is None:
-                continue
-            if any(last_name(parent) == PROTOCOL for parent in item.bases):
-                return f"{base_path}:{name}"
-            pending.append((base_path, item))
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class _Names:
     """The names of a file's top level: its classes, and the module and name that each imported name stands for."""
@@ -419,19 +362,13 @@ def find_test_registry(tree: SourceTree) -> RegistryAnchor | None:
     """
     if absent_reason(tree) is not None:
         return None
-    candidates = [path for path in _REGISTRY_FILES if tree.exists(path) and _assignments(tree, path, _REGISTRY)]
-    if not candidates:
-        hits = tree.containing("tests", ".py", [_REGISTRY, _REGISTRY_MARK])
-        candidates = [path for path, found in hits.items() if len(found) == 2 and _assignments(tree, path, _REGISTRY)]
-    if not candidates:
-        raise _not_found(
-            tree,
-            "VCG421",
-            f"the dict `{_REGISTRY}` of the ViT CUDA graph test",
-            _REGISTRY_FILES,
-            f"every Python file under `tests/` with both `{_REGISTRY}` and `{_REGISTRY_MARK}`",
-        )
-    path, value, line = _single(tree, f"`{_REGISTRY}`", candidates, _REGISTRY)
+    path, value, line = _find_assignment(
+        tree,
+        _REGISTRY_FILES,
+        [_REGISTRY, _REGISTRY_MARK],
+        ("VCG421", f"the dict `{_REGISTRY}` of the ViT CUDA graph test"),
+        f"every Python file under `tests/` with both `{_REGISTRY}` and `{_REGISTRY_MARK}`",
+    )
     if not isinstance(value, ast.Dict):
         raise _unexpected(tree, path, line, f"`{_REGISTRY}` is not a dict literal")
     module = tree.parse(path)
@@ -441,7 +378,6 @@ def find_test_registry(tree: SourceTree) -> RegistryAnchor | None:
         path=path,
         variable=_REGISTRY,
         line=line,
-        end_line=value.end_lineno or line,
         entry_class=entry_class.name,
         entry_fields=tuple(
             Field(item.target.id, lines.source(item.annotation), lines.optional(item.value))
@@ -493,8 +429,6 @@ def _registry_entries(value: ast.Dict) -> Iterator[RegistryEntry]:
                 key=key.value,
                 model=model.value if isinstance(model, ast.Constant) and isinstance(model.value, str) else None,
                 keywords=tuple(keywords),
-                line=key.lineno,
-                end_line=item.end_lineno or item.lineno,
             )
 
 
@@ -548,9 +482,8 @@ def _read_tables(tree: SourceTree, path: str) -> Iterator[TableAnchor]:
     """The tables of a Markdown file that have the column."""
     for table in find_tables(tree.read(path)):
         if _TABLE_COLUMN in table.header:
-            rows = tuple(TableRow(cells, line) for cells, line in zip(table.rows, table.row_lines, strict=True))
-            end = rows[-1].line if rows else table.line + 1
-            yield TableAnchor(path, table.line, end, table.header, rows, *_marks(rows))
+            rows = tuple(map(TableRow, table.rows))
+            yield TableAnchor(path, table.line, table.header, rows, *_marks(rows))
 
 
 def _marks(rows: Sequence[TableRow]) -> tuple[str, str]:
@@ -574,15 +507,14 @@ def find_example_list(tree: SourceTree) -> ListAnchor | None:
     """
     if absent_reason(tree) is not None:
         return None
-    candidates = [path for path in _LIST_FILES if tree.exists(path) and _assignments(tree, path, _LIST)]
-    if not candidates:
-        candidates = [path for path in tree.containing("examples", ".py", [_LIST]) if _assignments(tree, path, _LIST)]
-    if not candidates:
-        raise _not_found(
-            tree, "VCG423", f"the list `{_LIST}`", _LIST_FILES, f"every Python file under `examples/` with `{_LIST}`"
-        )
-    path, value, line = _single(tree, f"`{_LIST}`", candidates, _LIST)
-    if not isinstance(value, ast.List) or not all(_is_string(item) for item in value.elts):
+    path, value, line = _find_assignment(
+        tree,
+        _LIST_FILES,
+        [_LIST],
+        ("VCG423", f"the list `{_LIST}`"),
+        f"every Python file under `examples/` with `{_LIST}`",
+    )
+    if not isinstance(value, ast.List) or len(_texts(value.elts)) != len(value.elts):
         raise _unexpected(tree, path, line, f"`{_LIST}` is not a list of strings")
     examples = _assignments(tree, path, _EXAMPLES)
     if len(examples) != 1 or not isinstance(examples[0][0], ast.Dict):
@@ -593,15 +525,8 @@ def find_example_list(tree: SourceTree) -> ListAnchor | None:
         path=path,
         variable=_LIST,
         line=line,
-        end_line=value.end_lineno or line,
-        entries=tuple(
-            ListEntry(item.value, item.lineno)
-            for item in value.elts
-            if isinstance(item, ast.Constant) and isinstance(item.value, str)
-        ),
-        example_keys=tuple(
-            key.value for key in examples[0][0].keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        ),
+        entries=tuple(map(ListEntry, _texts(value.elts))),
+        example_keys=tuple(_texts(examples[0][0].keys)),
     )
 
 
@@ -619,8 +544,9 @@ def find_eager(tree: SourceTree, examples: ListAnchor, key: str) -> int | None:
     return None
 
 
-def _is_string(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _texts(nodes: Iterable[ast.expr | None]) -> list[str]:
+    """The values of the nodes that are literal strings."""
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -666,11 +592,24 @@ def _assigned(module: ast.Module, name: str) -> list[tuple[ast.expr, int]]:
     return found
 
 
-def _single(tree: SourceTree, what: str, candidates: list[str], name: str) -> tuple[str, ast.expr, int]:
-    """The one assignment to `name` in the candidate files. Raises VCG424 when there are more."""
+def _find_assignment(
+    tree: SourceTree, known: tuple[str, ...], words: Sequence[str], lack: tuple[str, str], then: str
+) -> tuple[str, ast.expr, int]:
+    """The one assignment to the first of `words`: file, value and line.
+
+    It is in a `known` file, or else in one with all the words, in the same top folder. Raises VCG424 when there are two
+    or more, and the code and text of `lack` when there is none.
+    """
+    name = words[0]
+    candidates = [path for path in known if tree.exists(path) and _assignments(tree, path, name)]
+    if not candidates:
+        hits = tree.containing(known[0].partition("/")[0], ".py", words)
+        candidates = [path for path, found in hits.items() if len(found) == len(words)]
     places = [(path, value, line) for path in candidates for value, line in _assignments(tree, path, name)]
+    if not places:
+        raise _not_found(tree, *lack, known, then)
     if len(places) > 1:
-        raise _ambiguous(tree, what, [(path, line) for path, _, line in places])
+        raise _ambiguous(tree, f"`{name}`", [(path, line) for path, _, line in places])
     return places[0]
 
 

@@ -3,14 +3,9 @@
 from scaffold.tower.fit import made_of_pixels, misfits
 from scaffold.tower.load import split_at_load
 from scaffold.tower.parts import (
-    Crossing,
     Hazard,
     Kind,
-    Label,
-    MethodEdit,
-    Padding,
     Parameter,
-    Place,
     TowerSlice,
     TowerSplit,
 )
@@ -24,14 +19,9 @@ from scaffold.tower.tail import attention_leaves_rows, own_attention_leaves_rows
 __all__ = [
     "METADATA_ARGUMENT",
     "METADATA_METHOD",
-    "Crossing",
     "Hazard",
     "Kind",
-    "Label",
-    "MethodEdit",
-    "Padding",
     "Parameter",
-    "Place",
     "TowerSlice",
     "TowerSplit",
     "adapt",

@@ -27,7 +27,7 @@ RELEASE = "0.33.0"
 #: The last one without upstream's port of DeepSeek-OCR.
 PRISTINE = "0.23.0"
 MODELS = "vllm/model_executor/models"
-TWO_PATHS = TableAnchor("", 0, 0, ("Architecture", "Dual-Path Graph"), (), yes="yes", no="no")
+TWO_PATHS = TableAnchor("", 0, ("Architecture", "Dual-Path Graph"), (), yes="yes", no="no")
 FILE = f"{MODELS}/deepseek_ocr2.py"
 CALL = "(self._encode_pixels if encode is None else encode)"
 WHOLE, LOCAL = "self.sam_model(image_tensor)", "self.sam_model(patches)"

@@ -15,9 +15,7 @@ from failing import failure
 from scaffold.protocol import (
     GENERATIONS,
     Dialect,
-    Paths,
     Postprocess,
-    PostprocessOutputs,
     SourceTree,
     known_profile,
     own_version,
@@ -25,6 +23,7 @@ from scaffold.protocol import (
     tree_name,
 )
 from scaffold.protocol import generations as generations_module
+from scaffold.protocol.dialect import Paths, PostprocessOutputs
 from scaffold.protocol.profile import read_source
 from scaffold.protocol.record import record_generation
 from scaffold.protocol.signatures import ProtocolShape, canonical_value, compare_shapes

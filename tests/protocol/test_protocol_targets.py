@@ -24,20 +24,14 @@ import pytest
 from failing import failure
 
 from scaffold.diagnostics import DiagnosticError
-from scaffold.protocol import (
-    TargetKind,
-    fetch_release,
-    open_tree,
-    resolve_target,
-    stable_releases,
-    unpack_release,
-)
+from scaffold.protocol import TargetKind, open_tree, resolve_target, stable_releases, unpack_release
 from scaffold.protocol import cache as cache_module
 from scaffold.protocol import index as index_module
 from scaffold.protocol import releases as releases_module
 from scaffold.protocol import seal as seal_module
 from scaffold.protocol.cache import made_folder
 from scaffold.protocol.index import IndexSettings, read_settings
+from scaffold.protocol.releases import fetch_release
 from scaffold.protocol.seal import digest_of, seal_tree
 from scaffold.protocol.target import as_version
 
