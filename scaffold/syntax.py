@@ -266,14 +266,11 @@ def bind_call(
     function: FunctionNode, args: Sequence[T], keywords: Mapping[str, T], *, skip_first: bool = False
 ) -> Bound[T]:
     """Bind the arguments of a call. `skip_first`: the first parameter (`self`, `cls`) is not the caller's."""
-    spec = function.args
-    positional = [*spec.posonlyargs, *spec.args]
-    declared: dict[str, ast.expr | None] = dict.fromkeys(parameter.arg for parameter in positional)
-    declared |= {a.arg: default for a, default in zip(reversed(positional), reversed(spec.defaults), strict=False)}
-    declared |= {a.arg: default for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)}
-    names = [parameter.arg for parameter in positional[int(skip_first) :]]
+    declared = {parameter.arg: default for parameter, default in declared_parameters(function)}
+    positional = positional_parameters(function)
+    names = positional[int(skip_first) :]
     if skip_first and positional:
-        del declared[positional[0].arg]
+        del declared[positional[0]]
     given = dict(zip(names, args, strict=False)) | {name: value for name, value in keywords.items() if name in declared}
     return Bound(
         given,
@@ -283,6 +280,17 @@ def bind_call(
     )
 
 
+def declared_parameters(function: FunctionNode) -> list[tuple[ast.arg, ast.expr | None]]:
+    """The parameters, but `*args` and `**kwargs`, each with its default."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    required = [None] * (len(positional) - len(spec.defaults))
+    return [
+        *zip(positional, [*required, *spec.defaults], strict=True),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]
+
+
 def positional_parameters(function: FunctionNode) -> list[str]:
     """The parameters that a call may fill by their position, `self` among them."""
     return [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
@@ -290,8 +298,7 @@ def positional_parameters(function: FunctionNode) -> list[str]:
 
 def annotations_of(function: FunctionNode) -> dict[str, ast.expr | None]:
     """The annotation of each parameter, but `*args` and `**kwargs`."""
-    spec = function.args
-    return {one.arg: one.annotation for one in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    return {parameter.arg: parameter.annotation for parameter, _ in declared_parameters(function)}
 
 
 def required_parameters(method: FunctionNode) -> list[str]:

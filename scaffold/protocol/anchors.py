@@ -82,12 +82,11 @@ class ModelAnchor:
 
 @dataclass(frozen=True, slots=True)
 class Subclass:
-    """A class that inherits from another, directly or not. `base` is the base as this class names it."""
+    """A class that inherits from another, directly or not."""
 
     path: str
     class_name: str
     line: int
-    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def find_subclasses(tree: SourceTree, module: str, class_name: str) -> tuple[Sub
 
 def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass, ...]:
     """Breadth first. Each file is read once, at the first class that it names, and each class is met once."""
-    found: dict[tuple[str, str], ast.ClassDef] = {}
+    found: dict[tuple[str, str], int] = {}
     by_place: defaultdict[tuple[str, str], list[tuple[str, ast.ClassDef]]] = defaultdict(list)
     by_name: defaultdict[str, list[tuple[str, ast.ClassDef]]] = defaultdict(list)
     read: set[str] = set()
@@ -226,25 +225,19 @@ def _subclasses(tree: SourceTree, path: str, class_name: str) -> tuple[Subclass,
                     name = located[1] if located is not None else last_name(base)
                     if name is not None:
                         by_name[name].append((relpath, item))
-        known, names = {place}, {place[1]}
         # All that name a class are there now, and a second class of the name has no others.
         for relpath, item in [*by_place.pop(place, ()), *by_name.pop(place[1], ())]:
             heir = (relpath, item.name)
             if heir in found or heir == (path, class_name):
                 continue
-            if any(_refers(tree, relpath, base, known, names) for base in item.bases):
-                found[heir] = item
+            if any(_refers(tree, relpath, base, place) for base in item.bases):
+                found[heir] = item.lineno
                 pending.append(heir)
         if len(found) > _MAX_SUBCLASSES:
             message = f"`{class_name}` has more than {_MAX_SUBCLASSES:,} subclasses"
             help_text = "port one that has fewer: every subclass answers to the protocol, too, and each is looked at"
             raise DiagnosticError.of("VCG439", message, tree.span(path), help_text)
-    known, names = {(path, class_name), *found}, {class_name, *(name for _, name in found)}
-    subclasses = []
-    for (relpath, name), item in found.items():
-        base = next(base for base in item.bases if _refers(tree, relpath, base, known, names))
-        subclasses.append(Subclass(relpath, name, item.lineno, source_lines(tree, relpath).source(base)))
-    return tuple(sorted(subclasses, key=lambda item: (item.path, item.line)))
+    return tuple(sorted((Subclass(*heir, line) for heir, line in found.items()), key=lambda one: (one.path, one.line)))
 
 
 def find_module(tree: SourceTree, module: str) -> str:
@@ -260,7 +253,7 @@ def find_module(tree: SourceTree, module: str) -> str:
             path = module_file(tree, candidate)
             if path is not None:
                 return path
-    stems = [PurePosixPath(path).stem for path in tree.glob(f"{_MODELS}/*.py")]
+    stems = sorted(path.stem for path in tree.path(_MODELS).glob("*.py"))
     wanted = PurePosixPath(module).stem if "/" in module else module.rpartition(".")[2]
     near = get_close_matches(wanted, stems, n=3)
     raise DiagnosticError.of(
@@ -342,13 +335,14 @@ def _locate(tree: SourceTree, relpath: str, base: ast.expr) -> tuple[str, str] |
     return None if path is None else (path, original)
 
 
-def _refers(tree: SourceTree, relpath: str, base: ast.expr, classes: set[tuple[str, str]], names: set[str]) -> bool:
-    """Whether a base expression means one of `classes`, which have these names. It recognises a re-export by them."""
+def _refers(tree: SourceTree, relpath: str, base: ast.expr, place: tuple[str, str]) -> bool:
+    """Whether a base expression means the class at this place. It recognises a re-export by the name."""
+    _, name = place
     located = _locate(tree, relpath, base)
     if located is None:
-        return isinstance(base, ast.Attribute) and base.attr in names
+        return isinstance(base, ast.Attribute) and base.attr == name
     # Test the name first: most bases are other classes, and we need not parse their files.
-    return located in classes or (located[1] in names and located[1] not in _names_of(tree, located[0]).classes)
+    return located == place or (located[1] == name and name not in _names_of(tree, located[0]).classes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -450,19 +444,10 @@ def find_docs_table(tree: SourceTree) -> TableAnchor | None:
     """
     if absent_reason(tree) is not None:
         return None
-    tables = [
-        table
-        for path in _TABLE_FILES
-        if tree.exists(path) and _TABLE_COLUMN in tree.read(path)
-        for table in _read_tables(tree, path)
-    ]
+    tables = [table for path in _TABLE_FILES if tree.exists(path) for table in _read_tables(tree, path)]
     if not tables:
-        tables = [
-            table
-            for path in tree.containing("docs", ".md", [_TABLE_COLUMN])
-            if path not in _TABLE_FILES
-            for table in _read_tables(tree, path)
-        ]
+        others = tree.containing("docs", ".md", [_TABLE_COLUMN])
+        tables = [table for path in others for table in _read_tables(tree, path)]
     if not tables:
         raise _not_found(
             tree,
@@ -480,7 +465,8 @@ def find_docs_table(tree: SourceTree) -> TableAnchor | None:
 
 def _read_tables(tree: SourceTree, path: str) -> Iterator[TableAnchor]:
     """The tables of a Markdown file that have the column."""
-    for table in find_tables(tree.read(path)):
+    text = tree.read(path)
+    for table in find_tables(text) if _TABLE_COLUMN in text else ():
         if _TABLE_COLUMN in table.header:
             rows = tuple(map(TableRow, table.rows))
             yield TableAnchor(path, table.line, table.header, rows, *_marks(rows))

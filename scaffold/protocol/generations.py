@@ -51,11 +51,6 @@ class Generation:
         """Dotted import names of the modules of the `protocol`, of its `definitions` and of the `manager`."""
         return dict(_load(self.name)["modules"])
 
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """The names that the definitions module assigns at top level."""
-        return tuple(_load(self.name)["constants"])
-
     def __str__(self) -> str:
         return self.name
 

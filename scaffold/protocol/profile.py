@@ -17,10 +17,12 @@ from scaffold.protocol.tree import SourceTree, module_file, source_lines
 from scaffold.syntax import (
     FunctionNode,
     SourceLines,
-    assigned_to,
+    call_name,
+    declared_parameters,
     dotted,
     find_class,
     import_source,
+    last_name,
     parse_expression,
     top_level,
 )
@@ -35,8 +37,7 @@ _MANAGER_FILE = "vllm/v1/worker/encoder_cudagraph.py"
 class ProtocolSource:
     """The protocol of a tree, before the comparison with known generations.
 
-    `interfaces`, `defs` and `manager` are paths relative to the tree's root. `constants` are the names that the
-    definitions module assigns at top level (type aliases, reserved keys).
+    `interfaces`, `defs` and `manager` are paths relative to the tree's root.
     """
 
     shape: ProtocolShape
@@ -44,7 +45,6 @@ class ProtocolSource:
     line: int
     defs: str
     manager: str
-    constants: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,6 @@ class ProtocolProfile:
     release: str | None
     methods: tuple[Method, ...]
     dataclasses: tuple[DataClass, ...]
-    attributes: tuple[Field, ...]
-    constants: tuple[str, ...]
     interfaces_module: str
     defs_module: str
     manager_module: str
@@ -70,9 +68,6 @@ class ProtocolProfile:
     def known_method(self, name: str) -> Method | None:
         """The method whose oldest name is `name`, whatever this generation calls it."""
         return self.method(self.generation.renamed.get(name, name))
-
-    def dataclass(self, name: str) -> DataClass | None:
-        return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
 
     @property
     def uncalled(self) -> frozenset[str]:
@@ -127,8 +122,6 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
         release=tree.release,
         methods=source.shape.methods,
         dataclasses=source.shape.dataclasses,
-        attributes=source.shape.attributes,
-        constants=source.constants,
         interfaces_module=dotted(source.interfaces),
         defs_module=dotted(source.defs),
         manager_module=dotted(source.manager),
@@ -144,15 +137,13 @@ def read_protocol(tree: SourceTree) -> ProtocolProfile:
 def known_profile(generation: Generation) -> ProtocolProfile:
     """The profile of a known generation, without any tree. `read_protocol` gives the same for each of its releases.
 
-    It differs in `release` (None), line numbers (0), and the spelling of annotations (canonical, see `signatures`).
+    It differs in `release` (None), `line` (0), and the spelling of annotations (canonical, see `signatures`).
     """
     shape, modules = generation.shape, generation.modules
     return ProtocolProfile(
         release=None,
         methods=shape.methods,
         dataclasses=shape.dataclasses,
-        attributes=shape.attributes,
-        constants=generation.constants,
         interfaces_module=modules["protocol"],
         defs_module=modules["definitions"],
         manager_module=modules["manager"],
@@ -201,7 +192,6 @@ def _read_source(tree: SourceTree) -> ProtocolSource:
         line=node.lineno,
         defs=defs,
         manager=_find_manager(tree),
-        constants=tuple(_constants(defs_module)),
     )
 
 
@@ -280,9 +270,7 @@ def _find_manager(tree: SourceTree) -> str:
 
 def _annotation_names(method: FunctionNode) -> Iterator[str]:
     """Every name in the annotations of a method, quoted ones included."""
-    arguments = method.args
-    everything = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    annotations = [item.annotation for item in everything if item is not None] + [method.returns]
+    annotations = [item.annotation for item in ast.walk(method.args) if isinstance(item, ast.arg)] + [method.returns]
     for annotation in annotations:
         for node in ast.walk(annotation) if annotation is not None else ():
             if isinstance(node, ast.Name):
@@ -296,34 +284,24 @@ def _annotation_names(method: FunctionNode) -> Iterator[str]:
 
 
 def _read_method(node: FunctionNode, text: SourceLines) -> Method:
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
-    parameters = [
-        Parameter(
-            item.arg,
-            ParameterKind.POSITIONAL_ONLY if item in arguments.posonlyargs else ParameterKind.POSITIONAL_OR_KEYWORD,
-            text.optional(item.annotation),
-            text.optional(default),
-        )
-        for item, default in zip(positional, defaults, strict=True)
-    ]
-    if arguments.vararg is not None:
-        annotation = text.optional(arguments.vararg.annotation)
-        parameters.append(Parameter(arguments.vararg.arg, ParameterKind.VAR_POSITIONAL, annotation, None))
-    parameters += [
-        Parameter(item.arg, ParameterKind.KEYWORD_ONLY, text.optional(item.annotation), text.optional(default))
-        for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    ]
-    if arguments.kwarg is not None:
-        annotation = text.optional(arguments.kwarg.annotation)
-        parameters.append(Parameter(arguments.kwarg.arg, ParameterKind.VAR_KEYWORD, annotation, None))
+    arguments, defaults = node.args, dict(declared_parameters(node))
+    declared = (
+        (ParameterKind.POSITIONAL_ONLY, arguments.posonlyargs),
+        (ParameterKind.POSITIONAL_OR_KEYWORD, arguments.args),
+        (ParameterKind.VAR_POSITIONAL, [arguments.vararg]),
+        (ParameterKind.KEYWORD_ONLY, arguments.kwonlyargs),
+        (ParameterKind.VAR_KEYWORD, [arguments.kwarg]),
+    )
     return Method(
         name=node.name,
-        parameters=tuple(parameters),
+        parameters=tuple(
+            Parameter(item.arg, kind, text.optional(item.annotation), text.optional(defaults.get(item)))
+            for kind, items in declared
+            for item in items
+            if item is not None
+        ),
         returns=text.optional(node.returns),
         has_default=not all(_is_stub(statement) for statement in node.body),
-        line=node.lineno,
         decorators=tuple(text.source(item) for item in node.decorator_list),
         is_async=isinstance(node, ast.AsyncFunctionDef),
     )
@@ -344,23 +322,12 @@ def _read_dataclasses(module: ast.Module, text: SourceLines) -> Iterator[DataCla
         if not isinstance(node, ast.ClassDef):
             continue
         for decorator in node.decorator_list:
-            target = decorator.func if isinstance(decorator, ast.Call) else decorator
-            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
-            if name == "dataclass":
-                keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-                frozen = any(
-                    item.arg == "frozen" and isinstance(item.value, ast.Constant) and item.value.value is True
-                    for item in keywords
-                )
-                yield DataClass(node.name, tuple(_read_fields(node, text)), frozen, node.lineno)
+            if (call_name(decorator) or last_name(decorator)) == "dataclass":
+                frozen = any(ast.unparse(item) == "frozen=True" for item in getattr(decorator, "keywords", ()))
+                yield DataClass(node.name, tuple(_read_fields(node, text)), frozen)
 
 
 def _read_fields(node: ast.ClassDef, text: SourceLines) -> Iterator[Field]:
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             yield Field(item.target.id, text.source(item.annotation), text.optional(item.value))
-
-
-def _constants(module: ast.Module) -> Iterator[str]:
-    for node in module.body:
-        yield from (target.id for target in assigned_to(node) if isinstance(target, ast.Name))

@@ -68,7 +68,6 @@ def record_generation(tree: SourceTree, known: Path = KNOWN, *, renamed: Mapping
             "definitions": dotted(source.defs),
             "manager": dotted(source.manager),
         }
-        facts["constants"] = list(source.constants)
         facts["manager"] = {"calls": sorted(manager.calls), "slices_eager": manager.slices_eager}
     path.write_text(encode_facts(facts), "utf-8")
     return path

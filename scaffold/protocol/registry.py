@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scaffold.protocol.tree import SourceTree
+from scaffold.syntax import assigned_to
 
 REGISTRY = "vllm/model_executor/models/registry.py"
 MULTIMODAL = "_MULTIMODAL_MODELS"
@@ -50,8 +51,7 @@ def registry_lines(tree: SourceTree) -> Iterator[tuple[str, ast.Constant, ast.ex
 
 
 def _registry_name(node: ast.stmt) -> str | None:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    names = [target.id for target in assigned_to(node) if isinstance(target, ast.Name)]
     return names[0] if names and names[0].endswith("_MODELS") else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -52,7 +53,6 @@ class Method:
     parameters: tuple[Parameter, ...]
     returns: str | None
     has_default: bool
-    line: int
     decorators: tuple[str, ...] = ()
     is_async: bool = False
 
@@ -97,7 +97,6 @@ class DataClass:
     name: str
     fields: tuple[Field, ...]
     frozen: bool
-    line: int
 
     def field(self, name: str) -> Field | None:
         return next((field for field in self.fields if field.name == name), None)
@@ -119,7 +118,7 @@ class ProtocolShape:
         return next((dataclass for dataclass in self.dataclasses if dataclass.name == name), None)
 
     def canonical(self) -> dict[str, Any]:
-        """JSON-ready facts, independent of quoting, of the order of methods and classes, and of line numbers."""
+        """JSON-ready facts, independent of quoting and of the order of methods and classes."""
         return {
             "bases": [canonical_type(base) for base in self.bases],
             "attributes": [_canonical_field(item) for item in sorted(self.attributes, key=lambda item: item.name)],
@@ -154,7 +153,7 @@ class ProtocolShape:
 
     @classmethod
     def from_canonical(cls, facts: dict[str, Any]) -> ProtocolShape:
-        """The inverse of `canonical`; line numbers are 0."""
+        """The inverse of `canonical`."""
         return cls(
             bases=tuple(facts["bases"]),
             attributes=tuple(Field(*item) for item in facts["attributes"]),
@@ -167,14 +166,13 @@ class ProtocolShape:
                     ),
                     returns=item["returns"],
                     has_default=item["has_default"],
-                    line=0,
                     decorators=tuple(item["decorators"]),
                     is_async=item["is_async"],
                 )
                 for item in facts["methods"]
             ),
             dataclasses=tuple(
-                DataClass(item["name"], tuple(Field(*entry) for entry in item["fields"]), item["frozen"], 0)
+                DataClass(item["name"], tuple(Field(*entry) for entry in item["fields"]), item["frozen"])
                 for item in facts["dataclasses"]
             ),
         )
@@ -185,7 +183,7 @@ def compare_shapes(old: ProtocolShape, new: ProtocolShape) -> tuple[str, ...]:
     lines: list[str] = []
     if _canonical_all(old.bases) != _canonical_all(new.bases):
         lines.append(f"protocol bases changed: `{', '.join(old.bases)}` -> `{', '.join(new.bases)}`")
-    lines += _compare_fields("protocol attribute", old.attributes, new.attributes, ordered=False)
+    lines += _compare_declared("protocol attribute", old.attributes, new.attributes, ordered=False)
     old_methods = {method.name: method for method in old.methods}
     new_methods = {method.name: method for method in new.methods}
     lines += [f"method `{name}` removed" for name in old_methods if name not in new_methods]
@@ -203,36 +201,13 @@ def compare_shapes(old: ProtocolShape, new: ProtocolShape) -> tuple[str, ...]:
         else:
             if old_classes[name].frozen != new_class.frozen:
                 lines.append(f"data class `{name}` {'is now frozen' if new_class.frozen else 'is no longer frozen'}")
-            lines += _compare_fields(f"`{name}` field", old_classes[name].fields, new_class.fields, ordered=True)
+            lines += _compare_declared(f"`{name}` field", old_classes[name].fields, new_class.fields, ordered=True)
     return tuple(lines)
 
 
 def _compare_methods(old: Method, new: Method) -> list[str]:
-    lines: list[str] = []
     where = f"method `{new.name}`"
-    old_parameters = {parameter.name: parameter for parameter in old.parameters}
-    new_parameters = {parameter.name: parameter for parameter in new.parameters}
-    lines += [f"{where}: parameter `{name}` removed" for name in old_parameters if name not in new_parameters]
-    for name, parameter in new_parameters.items():
-        if name not in old_parameters:
-            lines.append(f"{where}: parameter `{parameter}` added")
-            continue
-        before = old_parameters[name]
-        if before.kind is not parameter.kind:
-            kinds = f"{before.kind.value} -> {parameter.kind.value}"
-            lines.append(f"{where}: parameter `{name}` changed kind: {kinds}")
-        if canonical_type(before.annotation) != canonical_type(parameter.annotation):
-            lines.append(
-                f"{where}: parameter `{name}` changed type: {_text(before.annotation)} -> {_text(parameter.annotation)}"
-            )
-        if canonical_value(before.default) != canonical_value(parameter.default):
-            lines.append(
-                f"{where}: parameter `{name}` changed default: {_text(before.default)} -> {_text(parameter.default)}"
-            )
-    common_old = [name for name in old_parameters if name in new_parameters]
-    common_new = [name for name in new_parameters if name in old_parameters]
-    if common_old != common_new:
-        lines.append(f"{where}: parameters reordered: {', '.join(common_old)} -> {', '.join(common_new)}")
+    lines = _compare_declared(f"{where}: parameter", old.parameters, new.parameters, ordered=True)
     if canonical_type(old.returns) != canonical_type(new.returns):
         lines.append(f"{where}: return type changed: {_text(old.returns)} -> {_text(new.returns)}")
     if old.has_default != new.has_default:
@@ -244,21 +219,25 @@ def _compare_methods(old: Method, new: Method) -> list[str]:
     return lines
 
 
-def _compare_fields(what: str, old: tuple[Field, ...], new: tuple[Field, ...], *, ordered: bool) -> list[str]:
-    old_fields = {field.name: field for field in old}
-    new_fields = {field.name: field for field in new}
-    lines = [f"{what} `{name}` removed" for name in old_fields if name not in new_fields]
-    for name, field in new_fields.items():
-        if name not in old_fields:
-            lines.append(f"{what} `{field}` added")
+def _compare_declared(
+    what: str, old: Sequence[Field | Parameter], new: Sequence[Field | Parameter], *, ordered: bool
+) -> list[str]:
+    """The differences of names with annotations and defaults."""
+    before, after = ({one.name: one for one in declared} for declared in (old, new))
+    lines = [f"{what} `{name}` removed" for name in before if name not in after]
+    for name, one in after.items():
+        if name not in before:
+            lines.append(f"{what} `{one}` added")
             continue
-        before = old_fields[name]
-        if canonical_type(before.annotation) != canonical_type(field.annotation):
-            lines.append(f"{what} `{name}` changed type: {_text(before.annotation)} -> {_text(field.annotation)}")
-        if canonical_value(before.default) != canonical_value(field.default):
-            lines.append(f"{what} `{name}` changed default: {_text(before.default)} -> {_text(field.default)}")
-    common_old = [name for name in old_fields if name in new_fields]
-    common_new = [name for name in new_fields if name in old_fields]
+        was = before[name]
+        if isinstance(was, Parameter) and isinstance(one, Parameter) and was.kind is not one.kind:
+            lines.append(f"{what} `{name}` changed kind: {was.kind.value} -> {one.kind.value}")
+        if canonical_type(was.annotation) != canonical_type(one.annotation):
+            lines.append(f"{what} `{name}` changed type: {_text(was.annotation)} -> {_text(one.annotation)}")
+        if canonical_value(was.default) != canonical_value(one.default):
+            lines.append(f"{what} `{name}` changed default: {_text(was.default)} -> {_text(one.default)}")
+    common_old = [name for name in before if name in after]
+    common_new = [name for name in after if name in before]
     if ordered and common_old != common_new:
         lines.append(f"{what}s reordered: {', '.join(common_old)} -> {', '.join(common_new)}")
     return lines

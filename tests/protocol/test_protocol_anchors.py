@@ -195,9 +195,7 @@ def test_subclasses_are_found_in_any_order_and_under_any_name(copied_tree) -> No
     _append(tree, f"{MODELS}/b.py", "from .a import A as InternVLChatModel\n")
     _append(tree, f"{MODELS}/c.py", "from .b import InternVLChatModel\nclass F(InternVLChatModel): ...\n")
     found = find_subclasses(tree.reread(), "internvl", "InternVLChatModel")
-    assert [(item.class_name, item.base) for item in found] == [
-        ("C", "B"), ("B", "A"), ("A", "Base"), ("D", "internvl.InternVLChatModel"), ("F", "InternVLChatModel"),
-    ]  # fmt: skip
+    assert [item.class_name for item in found] == [*"CBADF"]
 
 
 @pytest.mark.parametrize(
