@@ -159,18 +159,14 @@ def _slice_class(
 
 def _parameters(tree: SourceTree, path: str, class_name: str, entry: str) -> list[str]:
     """Names of the entry's parameters after self; none where class or method are not there, which the slice reports."""
-    import ast
-
     from scaffold.syntax import positional_parameters
     from scaffold.tower.source import Program
 
     program = Program(tree)
     tree.parse(path)
     module = program.module(path)
-    owner = program.resolve(module, class_name) if module is not None else None
-    if owner is None or not isinstance(owner[1], ast.ClassDef):
-        return []
-    method = program.method((owner[0], owner[1]), entry)
+    owner = program.resolve_class(module, class_name) if module is not None else None
+    method = program.method(owner, entry) if owner is not None else None
     return positional_parameters(method[2])[1:] if method is not None else []
 
 

@@ -7,14 +7,24 @@ child modules. Nothing of the tree is imported or executed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
-from scaffold.syntax import FunctionNode, bind_call, call_name, decorator_names, name_path, self_attribute
-from scaffold.tower.names import exits
+from scaffold.syntax import (
+    FunctionNode,
+    assigned_to,
+    bind_call,
+    call_name,
+    decorator_names,
+    name_path,
+    self_attribute,
+)
+from scaffold.tower.names import exits, loads, mentions
 from scaffold.tower.parts import Evidence, Form, Label
 from scaffold.tower.source import Module, Owner, Program
-from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, merge_trails
+from scaffold.tower.values import CONST, NONE_VALUE, Role, Value, join, labels_of, merge_trails
 from scaffold.tower.waits import ON_HOST, SIZED_BY_VALUES
 
 DERIVED = Label.META | Label.DATA
@@ -107,7 +117,7 @@ class Frame:
     """One function under interpretation."""
 
     module: Module
-    owner: tuple[Module, ast.ClassDef] | None
+    owner: Owner | None
     env: dict[str, Value]
     returns: list[Value] = field(default_factory=list)
     control: list[Label] = field(default_factory=list)
@@ -141,9 +151,7 @@ class Interpreter:
 
     # ------------------------------------------------------------------ entry
 
-    def run(
-        self, module: Module, owner: tuple[Module, ast.ClassDef], function: FunctionNode, env: dict[str, Value]
-    ) -> Value:
+    def run(self, module: Module, owner: Owner, function: FunctionNode, env: dict[str, Value]) -> Value:
         """Interpret `function` with parameters bound in `env`; facts of its statements are kept."""
         self.frame = Frame(module, owner, dict(env))
         self._stack = [function]
@@ -173,8 +181,8 @@ class Interpreter:
             if node.value is None:
                 return
             value = self.eval(node.value)
-            label |= self._all_labels(node.value)
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            label |= self.values[node.value].labels
+            for target in assigned_to(node):
                 label |= self.assign(target, value.with_labels(control), facts, node)
         elif isinstance(node, ast.AugAssign):
             value = self.eval(node.value)
@@ -188,8 +196,8 @@ class Interpreter:
             else:
                 label |= self.assign(node.target, merged.with_labels(control), facts, node)
         elif isinstance(node, ast.Expr):
-            value = self.eval(node.value)
-            label |= value.labels | self._all_labels(node.value)
+            self.eval(node.value)
+            label |= self.values[node.value].labels
             label |= self._mutation(node.value, facts, control)
         elif isinstance(node, ast.Return):
             if node.value is not None:
@@ -224,10 +232,7 @@ class Interpreter:
                     label |= env.get(target.id, CONST).labels
                     facts.mutates.add(target.id)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            captured = Label.NONE
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id in env:
-                    captured |= env[inner.id].labels
+            captured = labels_of(env[name] for name in loads(node) if name in env)
             label |= captured
             facts.writes.add(node.name)
             env[node.name] = Value(labels=captured, form=Form.PYTHON)
@@ -240,10 +245,7 @@ class Interpreter:
                         self.after[node, name] = self.frame.env[name]
 
     def _control(self) -> Label:
-        label = Label.NONE
-        for level in self.frame.control:
-            label |= level
-        return label
+        return reduce(or_, self.frame.control, Label.NONE)
 
     def _branch(self, node: ast.If | ast.While) -> Label:
         value = self.eval(node.test)
@@ -263,7 +265,7 @@ class Interpreter:
             else:
                 self.frame.env = _join_env(after_body, self.frame.env)
         else:
-            self._fixpoint(node.body)
+            self._repeat(node.body)
             self.block(node.orelse)
         self.frame.control.pop()
         return value.labels
@@ -275,37 +277,30 @@ class Interpreter:
         not: `is None` and `isinstance` do not make what they guard depend on metadata.
         """
         if isinstance(node, ast.BoolOp):
-            label = Label.NONE
-            for part in node.values:
-                label |= self.condition(part)
-            return label
+            return reduce(or_, map(self.condition, node.values))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return self.condition(node.operand)
         if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return Label.NONE
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NOT_TAINTED:
             return Label.NONE
-        return self.values[node].labels if node in self.values else Label.NONE
+        return self.values.get(node, CONST).labels
 
     def _loop(self, node: ast.For | ast.AsyncFor, facts: Facts) -> Label:
         iterable = self.eval(node.iter)
         element = self._element(node.iter, iterable)
-        label = iterable.labels
+        labels = [iterable.labels]
         self.frame.control.append(iterable.labels if iterable.cls is None else iterable.labels & ~Label.SHAPE)
-        for _ in range(_MAX_PASSES):
-            before = dict(self.frame.env)
-            label |= self.assign(node.target, element, facts, node)
-            self.block(node.body)
-            self.frame.env = _join_env(before, self.frame.env)
-            if _same_env(before, self.frame.env):
-                break
+        self._repeat(node.body, lambda: labels.append(self.assign(node.target, element, facts, node)))
         self.block(node.orelse)
         self.frame.control.pop()
-        return label
+        return reduce(or_, labels)
 
-    def _fixpoint(self, body: Sequence[ast.stmt]) -> None:
+    def _repeat(self, body: Sequence[ast.stmt], bind: Callable[[], None] = lambda: None) -> None:
+        """The body of a loop until nothing changes; `bind` sets its target before each pass."""
         for _ in range(_MAX_PASSES):
             before = dict(self.frame.env)
+            bind()
             self.block(body)
             self.frame.env = _join_env(before, self.frame.env)
             if _same_env(before, self.frame.env):
@@ -433,9 +428,6 @@ class Interpreter:
 
     # ------------------------------------------------------------------ expressions
 
-    def _all_labels(self, node: ast.expr) -> Label:
-        return self.values[node].labels if node in self.values else Label.NONE
-
     def eval(self, node: ast.expr) -> Value:
         """The abstract value of an expression in the current environment."""
         value = self._eval(node)
@@ -479,16 +471,7 @@ class Interpreter:
             items = tuple(self.eval(element) for element in node.elts)
             merged = _join_all(items) if items else CONST
             starred = any(isinstance(element, ast.Starred) for element in node.elts)
-            return Value(
-                merged.labels,
-                Form.PYTHON,
-                merged.role,
-                False,
-                None if starred else items,
-                merged.trail,
-                merged.source,
-                merged.host,
-            )
+            return replace(merged, form=Form.PYTHON, nullable=False, items=None if starred else items, cls=None)
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             return self._comprehension(node)
         if isinstance(node, ast.NamedExpr):
@@ -498,15 +481,8 @@ class Interpreter:
         if isinstance(node, ast.Starred):
             return self.eval(node.value)
         if isinstance(node, ast.Lambda):
-            label = Label.NONE
-            for name in ast.walk(node.body):
-                if isinstance(name, ast.Name):
-                    label |= self.frame.env.get(name.id, CONST).labels
-            return Value(label, Form.PYTHON)
-        label = Label.NONE
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                label |= self.eval(child).labels
+            return Value(labels_of(self.frame.env.get(name, CONST) for name in mentions(node.body)), Form.PYTHON)
+        label = labels_of(self.eval(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
         return Value(label, Form.PYTHON if isinstance(node, (ast.JoinedStr, ast.Dict, ast.Slice)) else Form.UNKNOWN)
 
     def _name(self, node: ast.Name) -> Value:
@@ -536,9 +512,7 @@ class Interpreter:
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.eval(node.left), *(self.eval(item) for item in node.comparators)]
-        label = Label.NONE
-        for value in values:
-            label |= value.labels
+        label = labels_of(values)
         if all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return Value(label & Label.META, Form.PYTHON)
         form = Form.TENSOR if any(value.form is Form.TENSOR for value in values) else Form.UNKNOWN
@@ -611,20 +585,11 @@ class Interpreter:
             return replace(base, labels=labels, items=None, role=Role.NONE, cls=base.cls)
         chosen = self.values.get(first, index)
         if chosen.form in (Form.TENSOR, Form.NUMPY) or (chosen.form is Form.UNKNOWN and chosen.labels & Label.META):
-            if (
-                chosen.host is True
-                and base.host is not True
-                and chosen.form is Form.TENSOR
-                and base.form is not Form.NUMPY
-            ):
+            tensors = chosen.form is Form.TENSOR and base.form is not Form.NUMPY
+            if tensors and chosen.host is True and base.host is not True:
                 self.host_indices[node] = self._stack[-1]
-                self._hazard(
-                    node,
-                    "host index of a device table",
-                    "copies the index to the device, which a capture forbids",
-                    labels,
-                    True,
-                )
+                reason = "copies the index to the device, which a capture forbids"
+                self._hazard(node, "host index of a device table", reason, labels, True)
             value = Value(
                 labels, base.form if base.form is not Form.PYTHON else Form.UNKNOWN, base.role, host=base.host
             )
@@ -644,29 +609,23 @@ class Interpreter:
         launched = _TUNING if isinstance(node.func, ast.Subscript) else frozenset()
         given = [keyword for keyword in node.keywords if keyword.arg not in launched]
         keywords = {keyword.arg or "**": self.eval(keyword.value) for keyword in given}
-        everything = [*args, *keywords.values()]
-        labels = Label.NONE
-        for value in everything:
-            labels |= value.labels
+        labels = labels_of([*args, *keywords.values()])
         name = call_name(node) or ""
         if isinstance(node.func, ast.Name) and name in _NOT_TAINTED:
             return Value(labels & Label.META, Form.PYTHON)
         if isinstance(node.func, ast.Name) and name == "super":
             return CONST
-        base = CONST
         on_module = False
         if isinstance(node.func, ast.Attribute):
             root = root_name(node.func.value)
             base = self.eval(node.func.value)
             imported = root is not None and not root.startswith("self.") and root not in self.frame.env
             on_module = imported and root != "self" and base.cls is None
-            labels |= base.labels
         elif isinstance(node.func, ast.Name):
             base = self.frame.env.get(node.func.id, CONST)
-            labels |= base.labels
         else:
             base = self.eval(node.func)
-            labels |= base.labels
+        labels |= base.labels
         if node in self.on_host:
             return replace(args[0], host=True)
         if self._via:
@@ -702,15 +661,10 @@ class Interpreter:
         if (method and name in _SHAPE_METHODS) or (not method and name == "len"):
             return Value(_shape_of(subject.labels), Form.PYTHON)
         if name in _LIKE:
-            rest = Label.NONE
-            for value in args[1:]:
-                rest |= value.labels
             role = Role.ZEROS if name == "zeros_like" else Role.NONE
-            return Value(_shape_of(subject.labels) | rest, subject.form, role, host=subject.host)
+            return Value(_shape_of(subject.labels) | labels_of(args[1:]), subject.form, role, host=subject.host)
         if method and name in _NEW:
-            rest = Label.NONE
-            for value in [*args, *keywords.values()]:
-                rest |= value.labels
+            rest = labels_of([*args, *keywords.values()])
             if base.labels & Label.DATA and self._top:
                 self.static_reads[node.func.value] = ("new", root_name(node.func.value) or "")  # type: ignore[attr-defined]
             role = Role.ZEROS if name == "new_zeros" else Role.NONE
@@ -811,13 +765,9 @@ class Interpreter:
                 return Form.TENSOR if base.form is Form.UNKNOWN else base.form
         if name in ("max", "min", "sum", "abs", "round") and args and not method:
             forms = {arg.form for arg in args}
-            return (
-                forms.pop()
-                if len(forms) == 1 and Form.UNKNOWN not in forms
-                else Form.PYTHON
-                if len(args) > 1
-                else Form.UNKNOWN
-            )
+            if len(forms) == 1 and Form.UNKNOWN not in forms:
+                return forms.pop()
+            return Form.PYTHON if len(args) > 1 else Form.UNKNOWN
         return Form.UNKNOWN
 
     def _host(self, call: _Call) -> bool | None:
@@ -888,16 +838,10 @@ class Interpreter:
             self._hazard(node, what, "attention waits for the device to read it, and bakes the value", bound.labels)
 
     def _check_condition(self, node: ast.expr, value: Value) -> None:
-        if value.labels & Label.DATA:
-            self._hazard(node, "branch on data", "the branch taken at capture is the only one replayed", value.labels)
-        elif value.labels & Label.META:
-            self._hazard(
-                node,
-                "branch on metadata",
-                "the branch taken at capture is the only one replayed",
-                value.labels,
-                value.host is False,
-            )
+        on_data = bool(value.labels & Label.DATA)
+        if value.labels & DERIVED:
+            what, reason = "data" if on_data else "metadata", "the branch taken at capture is the only one replayed"
+            self._hazard(node, f"branch on {what}", reason, value.labels, not on_data and value.host is False)
 
     def _hazard(self, node: ast.AST, what: str, reason: str, labels: Label, waits: bool = False) -> None:
         if self._anchor is None:
@@ -906,19 +850,8 @@ class Interpreter:
         line = getattr(node, "lineno", 1)
         lines = module.text.split("\n")
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        raw = RawHazard(
-            self._anchor,
-            self._site or node,
-            what,
-            reason,
-            module.shown,
-            line,
-            text,
-            tuple(self._via),
-            labels,
-            node,
-            waits,
-        )
+        place = (module.shown, line, text, tuple(self._via))
+        raw = RawHazard(self._anchor, self._site or node, what, reason, *place, labels, node, waits)
         for collector in self._collect:
             collector.append(raw)
         self._add_hazard(raw)
@@ -955,10 +888,7 @@ class Interpreter:
             target, skip_self = self._module_target(func, base), True
         if target is None or len(self._stack) > _MAX_DEPTH or any(target[2] is f for f in self._stack):
             return None
-        derived = Label.NONE
-        for value in [*args, *keywords.values()]:
-            derived |= value.labels
-        if not derived:
+        if not labels_of([*args, *keywords.values()]):
             return None
         result = self._summary(node, target, skip_self, args, keywords)
         if result is not None and self._top:
@@ -1144,10 +1074,7 @@ def _join_all(values: Iterable[Value]) -> Value:
 def _join_returns(values: Sequence[Value]) -> Value:
     """The result of a function. A return of which nothing is known (a cache hit) is taken to be like the others."""
     known = [v for v in values if v.form is not Form.UNKNOWN or v.role is not Role.NONE or v.items is not None]
-    label = Label.NONE
-    for value in values:
-        label |= value.labels
-    return _join_all(known or values).with_labels(label)
+    return _join_all(known or values).with_labels(labels_of(values))
 
 
 def _join_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:

@@ -86,7 +86,7 @@ def _split(
                 raise refused(owner, "; ".join(unfit))
         if split is None or has_method:
             return ()
-        missing = sorted(set(keys) - set(split.keys))
+        missing = sorted(set(keys) - set(found.keys))
         if missing:
             raise refused(owner, f"its split has no metadata named {', '.join(missing)}")
         files = edited_files(tree, split.edits)

@@ -9,6 +9,7 @@ separates the statements that build metadata (they move into `prepare_encoder_me
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, Flag
 
@@ -155,11 +156,11 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Declassified:
-    """`x.device` or `x.dtype` of data, or `self.device`, inside a moved statement, and what stands for it there."""
+class Replacement:
+    """The expression `node` is written as `text`."""
 
     node: ast.expr
-    replacement: str
+    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,14 +177,19 @@ class Upload:
 class ChildSlice:
     """A child module whose metadata arrives as arguments of `call`, sliced in its own right.
 
-    `arguments` pairs each metadata parameter of the child with the argument's expression in the parent.
+    `given` has the argument's expression in the parent for each parameter of the child that gets one.
     """
 
     attribute: str
     call: ast.Call
     statement: ast.stmt
     slice: TowerSlice
-    arguments: tuple[tuple[str, ast.expr], ...]
+    given: Mapping[str, ast.expr]
+
+    @property
+    def arguments(self) -> tuple[tuple[str, ast.expr], ...]:
+        """Those of the child's metadata."""
+        return tuple((name, self.given[name]) for name in self.slice.metadata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +215,8 @@ class TowerSlice:
     method_parameters: tuple[Parameter, ...] = ()
     crossings: tuple[Crossing, ...] = ()
     pieces: tuple[Piece, ...] = field(default=(), repr=False)
-    declassified: tuple[Declassified, ...] = field(default=(), repr=False)
+    #: `x.device` or `x.dtype` of data, or `self.device`, inside moved statements, and what stands for it there.
+    declassified: tuple[Replacement, ...] = field(default=(), repr=False)
     #: Metadata arguments of children that have no effect there: the new `forward` passes None.
     dead_arguments: tuple[ast.expr, ...] = field(default=(), repr=False)
     #: Calls whose last argument is one of these, and whose parameter is None by default: it goes.
@@ -248,20 +255,6 @@ def flatten(pieces: tuple[Piece, ...]) -> list[Piece]:
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
-    """How one key of the metadata is padded to the captured size.
-
-    `capacity` is the parameter of the metadata method that gives the number of sequences, `override` the one that fixes
-    a host bound. The owner of the buffer pads keys without either: rows, permutations and lengths with zeros.
-    """
-
-    key: str
-    kind: Kind
-    capacity: str | None = None
-    override: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class MethodEdit:
     """New source of the method `replaces` of a class; `source` (dedented) also defines the methods named in `adds`.
 
@@ -280,10 +273,8 @@ class MethodEdit:
 
 @dataclass(frozen=True, eq=False)
 class TowerSplit:
-    """The result of `split_tower`: what to write, and how each key is padded. Children come first in `edits`."""
+    """The result of `split_tower`: what to write. Children come first in `edits`."""
 
     slice: TowerSlice
     edits: tuple[MethodEdit, ...]
-    keys: tuple[str, ...]
-    padding: tuple[Padding, ...]
     method_parameters: tuple[Parameter, ...]

@@ -21,6 +21,7 @@ from scaffold.protocol import find_model, find_subclasses
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import (
     FunctionNode,
+    annotations_of,
     assigned_to,
     decorator_names,
     last_name,
@@ -142,14 +143,14 @@ def _calls_in(value: ast.expr) -> Iterator[ast.Call]:
 
 @cache
 def _defined(node: ast.ClassDef) -> frozenset[str]:
-    names = {item.name for item in node.body if isinstance(item, (*FunctionNode.__args__, ast.ClassDef))}  # type: ignore[attr-defined]
+    names = {item.name for item in node.body if isinstance(item, FunctionNode | ast.ClassDef)}
     for item in node.body:
         for target in assigned_to(item):
             if isinstance(target, ast.Name):
                 names.add(target.id)
                 value = getattr(item, "value", None)
                 if target.id in ("attribute_map", "sub_configs") and isinstance(value, ast.Dict):
-                    names |= {key.value for key in value.keys if isinstance(key, ast.Constant)}
+                    names |= {str(key.value) for key in value.keys if isinstance(key, ast.Constant)}
         if isinstance(item, FunctionNode) and item.name == "__init__":
             names |= {argument.arg for argument in (*item.args.args, *item.args.kwonlyargs)}
     for part in ast.walk(node):
@@ -334,19 +335,15 @@ class ModelPaths:
                     keys = [key.value if isinstance(key, ast.Constant) else None for key in parts.keys]
                     if name in keys:
                         return self._named(holder.program, member[0], parts.values[keys.index(name)])
-        given = self._given(holder, name)
-        if given is not None:
-            return given
-        made = [one for one in self._made(holder, name) if one is not None]
-        return made[0] if len(made) == 1 else None
+        return self._given(holder, name) or self._made(holder, name)
 
-    def _made(self, holder: _Class, name: str) -> Iterator[_Class | None]:
-        """The class of each value that methods set an attribute to."""
+    def _made(self, holder: _Class, name: str) -> _Class | None:
+        """The class of what methods set an attribute to, if the first class that sets it does so once."""
         for _, node in holder.program.lineage(holder.owner):
             if count := sum(sets(part, name) for part in statements(node)):
                 made = holder.program.attribute_class(holder.owner, name, returned=True) if count == 1 else None
-                yield _Class(holder.program, made) if made else None
-                return
+                return _Class(holder.program, made) if made else None
+        return None
 
     def _given(self, holder: _Class, name: str) -> _Class | None:
         """The class of an attribute that a constructor sets to something that it was given, by what it says of it."""
@@ -355,7 +352,7 @@ class ModelPaths:
             if init is None:
                 continue
             module, _, function = init
-            said = {one.arg: one.annotation for one in (*function.args.args, *function.args.kwonlyargs)}
+            said = annotations_of(function)
             for node in statements(function):
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                     said[node.target.id] = node.annotation
@@ -386,9 +383,9 @@ class ModelPaths:
             annotation = annotation.left
         if not isinstance(annotation, ast.Name):
             return None
-        found = program.resolve(module, annotation.id)
-        if found is not None:
-            return _Class(program, (found[0], found[1])) if isinstance(found[1], ast.ClassDef) else None
+        if program.resolve(module, annotation.id) is not None:
+            found = program.resolve_class(module, annotation.id)
+            return _Class(program, found) if found is not None else None
         source, member = module.imports.get(annotation.id, ("", None))
         return _installed(source, member) if member and source.partition(".")[0] == "transformers" else None
 
@@ -401,10 +398,8 @@ class ModelPaths:
                 if isinstance(decorator, ast.Call) and last_name(decorator.func) == "register_processor":
                     keywords = {keyword.arg: keyword.value for keyword in decorator.keywords}
                     given = keywords.get(what) if what else next(iter(decorator.args), None)
-                    found = self._program.resolve(module, given.id) if isinstance(given, ast.Name) else None
-                    if found is not None and isinstance(found[1], ast.ClassDef):
-                        return _Class(self._program, (found[0], found[1]))
-                    return None
+                    found = self._program.resolve_class(module, given.id) if isinstance(given, ast.Name) else None
+                    return _Class(self._program, found) if found is not None else None
         return None
 
     @cached_property

@@ -122,7 +122,7 @@ def _left_on_host(tower: TowerSlice, old: _Function, put_off: set[int], uploaded
 
     The longest sequence may stay: attention reads it there.
     """
-    devices = {_position(one.node) for one in tower.declassified if one.replacement == HOST}
+    devices = {_position(one.node) for one in tower.declassified if one.text == HOST}
     host: set[str] = set()
     for leaf in _leaves(old.body):
         names = [node for node in ast.walk(leaf) if isinstance(node, ast.Name)]
@@ -257,7 +257,7 @@ class _Forms:
     """The forms of a statement of the old function on each side, as dumps."""
 
     def __init__(self, tower: TowerSlice) -> None:
-        declassified = {_position(d.node): d.replacement for d in tower.declassified}
+        declassified = {_position(d.node): d.text for d in tower.declassified}
         self._calls = {_position(child.call): child for child in tower.children}
         names = {_position(argument): "None" for argument in tower.dead_arguments}
         self._moved, self._staying = declassified, names

@@ -23,6 +23,7 @@ from scaffold.diagnostics import Diagnostic, DiagnosticError
 from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import FunctionNode, find_class, find_method, first_line
 from scaffold.tower.parts import MethodEdit
+from scaffold.tower.source import read_text
 
 _HELP = (
     "port the model into a vLLM tree (`vitcg-scaffold new MODEL --vllm TREE`), or run the release's own class "
@@ -133,11 +134,6 @@ def tree_of(owner: type[Any]) -> tuple[SourceTree, str]:
         raise refused(owner, f"the source of its module {owner.__module__} is not there")
     root = path.parents[len(relative.parts) - 1]
     return SourceTree(root, str(root), None, installed=True), relative.as_posix()
-
-
-def read_text(tree: SourceTree, file: str) -> str:
-    """As the slicer reads it: without a byte order mark, lines end with a line feed."""
-    return tree.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _put(text: str, edit: MethodEdit) -> str:

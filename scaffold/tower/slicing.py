@@ -17,17 +17,28 @@ import difflib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Span
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode, annotations_of, call_name, parents_of, positional_parameters, self_attribute
+from scaffold.syntax import (
+    FunctionNode,
+    annotations_of,
+    assigned_to,
+    bind_call,
+    call_name,
+    declared_parameters,
+    parents_of,
+    positional_parameters,
+    self_attribute,
+)
 from scaffold.tower.interpret import Facts, Interpreter, RawHazard, annotation_form, root_name
 from scaffold.tower.names import exposed_reads, loads, must_writes, stores
 from scaffold.tower.parts import (
     ChildSlice,
     Crossing,
-    Declassified,
     Evidence,
     Form,
     Hazard,
@@ -36,11 +47,12 @@ from scaffold.tower.parts import (
     Parameter,
     Piece,
     Place,
+    Replacement,
     TowerSlice,
     Upload,
     flatten,
 )
-from scaffold.tower.source import Module, Owner, Program
+from scaffold.tower.source import Method, Module, Owner, Program
 from scaffold.tower.values import CONST, Role, Value
 
 METADATA_METHOD = "prepare_encoder_metadata"
@@ -84,10 +96,10 @@ def slice_tower(
     tree.parse(module_path)  # reports an unreadable file with its own code
     module = program.module(module_path)
     assert module is not None
-    owner = program.resolve(module, class_name)
-    if owner is None or not isinstance(owner[1], ast.ClassDef):
+    owner = program.resolve_class(module, class_name)
+    if owner is None:
         raise _no_class(program, module, class_name, (entry, *data, *metadata))
-    return _renamed(_slice_class(program, (owner[0], owner[1]), (entry, tuple(data), tuple(metadata)), {}), names)
+    return _renamed(_slice_class(program, owner, (entry, tuple(data), tuple(metadata)), {}), names)
 
 
 def _no_class(program: Program, module: Module, class_name: str, call: tuple[str, ...]) -> DiagnosticError:
@@ -141,7 +153,7 @@ def _renamed(tower: TowerSlice, names: Mapping[str, str]) -> TowerSlice:
 
 def _slice_class(
     program: Program,
-    owner: tuple[Module, ast.ClassDef],
+    owner: Owner,
     names: tuple[str, tuple[str, ...], tuple[str, ...]],
     values: dict[str, Value],
     depth: int = 0,
@@ -232,32 +244,18 @@ def _check_roles(what: str, tower: TowerSlice, place: Span) -> None:
 
 
 def _parameters(function: FunctionNode) -> tuple[Parameter, ...]:
-    positional = [*function.args.posonlyargs, *function.args.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(function.args.defaults))
-    result = [
-        _parameter(arg, default, False)
-        for arg, default in zip(positional, [*defaults, *function.args.defaults], strict=True)
+    return tuple(
+        Parameter(arg.arg, _text(arg.annotation), _text(default), arg in function.args.kwonlyargs)
+        for arg, default in declared_parameters(function)
         if arg.arg not in ("self", "cls")
-    ]
-    result += [
-        _parameter(arg, default, True)
-        for arg, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    ]
-    return tuple(result)
-
-
-def _parameter(arg: ast.arg, default: ast.expr | None, keyword_only: bool) -> Parameter:
-    return Parameter(
-        arg.arg,
-        ast.unparse(arg.annotation) if arg.annotation is not None else None,
-        ast.unparse(default) if default is not None else None,
-        keyword_only,
     )
 
 
-def _already_split(
-    program: Program, base: TowerSlice, entry: FunctionNode, found: tuple[Module, ast.ClassDef, FunctionNode]
-) -> TowerSlice:
+def _text(node: ast.expr | None) -> str | None:
+    return ast.unparse(node) if node is not None else None
+
+
+def _already_split(program: Program, base: TowerSlice, entry: FunctionNode, found: Method) -> TowerSlice:
     """Read the keys of an existing metadata method, and interpret it for their kinds.
 
     Keys are those of the dict that it returns and of stores into that dict.
@@ -321,7 +319,7 @@ def _stored(method: FunctionNode) -> dict[str, ast.expr]:
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
             stored |= _entries(node.value)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for target in assigned_to(node):
                 if isinstance(target, ast.Name) and target.id in returned and isinstance(node.value, ast.Dict):
                     stored |= _entries(node.value)
                 if (
@@ -335,9 +333,7 @@ def _stored(method: FunctionNode) -> dict[str, ast.expr]:
     return stored
 
 
-def _merged_children(
-    program: Program, owner: tuple[Module, ast.ClassDef], method: FunctionNode
-) -> Iterator[TowerSlice]:
+def _merged_children(program: Program, owner: Owner, method: FunctionNode) -> Iterator[TowerSlice]:
     """Split children whose metadata a method takes into its own: `metadata = self.CHILD.prepare...; {**metadata}`."""
     taken = {
         ast.unparse(value)
@@ -358,9 +354,7 @@ def _merged_children(
                 yield found
 
 
-def _hazards_of_split_entry(
-    program: Program, base: TowerSlice, owner: tuple[Module, ast.ClassDef], entry: FunctionNode
-) -> Iterator[Hazard]:
+def _hazards_of_split_entry(program: Program, base: TowerSlice, owner: Owner, entry: FunctionNode) -> Iterator[Hazard]:
     """The hazards that are left in a tower that is split already, while it is captured with its metadata given."""
     names = [parameter.name for parameter in base.parameters]
     data = [name for name in base.data if name in names] or names[:1]
@@ -490,7 +484,7 @@ class _Slicer:
 
     program: Program
     module: Module
-    owner: tuple[Module, ast.ClassDef]
+    owner: Owner
     function: FunctionNode
     base: TowerSlice
     values: dict[str, Value]
@@ -573,7 +567,7 @@ class _Slicer:
                 devices |= {leaf.node.value} if leaf in found.pieces else set()
             elif not any(isinstance(node, ast.keyword) and node.arg == "non_blocking" for node in ast.walk(leaf.node)):
                 inside = set(ast.walk(leaf.node))
-                devices |= {one.node for one in found.declassified if one.replacement == "device"} & inside
+                devices |= {one.node for one in found.declassified if one.text == "device"} & inside
         return frozenset(devices)
 
     def _can_upload(self) -> bool:
@@ -589,7 +583,7 @@ class _Slicer:
         """
         found: dict[tuple[FunctionNode, str], Upload | None] = {}
         known = self.interpreter.host_indices
-        for raw in self._raw_hazards() if self._can_upload() else ():
+        for raw in self.interpreter.hazards.values() if self._can_upload() else ():
             node = raw.node
             function = known.get(node) if isinstance(node, ast.Subscript) else None
             if raw.anchor not in moved or function not in self.module.classes[self.base.class_name].body:
@@ -622,10 +616,7 @@ class _Slicer:
     # ------------------------------------------------------------------ placing
 
     def _label(self, node: ast.stmt) -> Label:
-        label = Label.NONE
-        for facts in self._facts(node):
-            label |= facts.label
-        return label
+        return reduce(or_, (facts.label for facts in self._facts(node)), Label.NONE)
 
     def _place_all(self, statements: Sequence[ast.stmt]) -> tuple[Piece, ...]:
         return tuple(self._place(statement) for statement in statements)
@@ -808,14 +799,13 @@ class _Slicer:
         found = self.program.method(child, "forward")
         if found is None or self.depth >= 3:
             return
-        names = [parameter.name for parameter in _parameters(found[2])]
-        if len(call.args) > len(names) or any(isinstance(arg, ast.Starred) for arg in call.args):
+        bound = bind_call(found[2], call.args, {one.arg or "**": one.value for one in call.keywords}, skip_first=True)
+        if bound.rest or any(isinstance(arg, ast.Starred) for arg in call.args):
             return
-        bound = dict(zip(names, call.args, strict=False))
-        bound.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in names})
-        value_of = {name: self.interpreter.values.get(node, CONST) for name, node in bound.items()}
-        metadata = tuple(name for name in names if name in value_of and value_of[name].labels == Label.META)
-        data = tuple(name for name in names if name in value_of and value_of[name].labels & (Label.DATA | Label.SHAPE))
+        names = [name for name in annotations_of(found[2]) if name in bound.given]
+        value_of = {name: self.interpreter.values.get(bound.given[name], CONST) for name in names}
+        metadata = tuple(name for name, value in value_of.items() if value.labels == Label.META)
+        data = tuple(name for name, value in value_of.items() if value.labels & (Label.DATA | Label.SHAPE))
         if not metadata or not data:
             return
         needs = any(value_of[name].form is not Form.TENSOR for name in metadata)
@@ -842,13 +832,12 @@ class _Slicer:
         moves = bool(inner.children) or any(piece.place is Place.MOVE for piece in flatten(inner.pieces))
         if not moves or not (needs or any(hazard.moved for hazard in inner.hazards)):
             return
-        arguments = tuple((name, bound[name]) for name in metadata)
-        self.children.append(ChildSlice(attribute, call, leaf.node, inner, arguments))
+        self.children.append(ChildSlice(attribute, call, leaf.node, inner, bound.given))
 
     def _find_dead_arguments(self, pieces: tuple[Piece, ...]) -> None:
         """Metadata arguments that a followed call takes and does nothing with: its result has no metadata."""
         taken = {id(child.call) for child in self.children}
-        risky = {raw.anchor for raw in self._raw_hazards() if raw.labels & Label.META}
+        risky = {raw.anchor for raw in self.interpreter.hazards.values() if raw.labels & Label.META}
         for leaf in flatten(pieces):
             for call in ast.walk(leaf.node) if leaf.place is Place.STAY else ():
                 if not isinstance(call, ast.Call) or call not in self.interpreter.followed or id(call) in taken:
@@ -868,15 +857,13 @@ class _Slicer:
                     if optional > 0 and ast.unparse(parameters.defaults[optional - 1]) == "None":
                         self.shortened.append(call)
 
-    def _raw_hazards(self) -> Iterable[RawHazard]:
-        return self.interpreter.hazards.values()
-
     # ------------------------------------------------------------------ does a name hold what crosses?
 
     def _check_named(self, pieces: tuple[Piece, ...]) -> None:
         """Refuse metadata that a data expression makes: the graph would compute it, of padded buffers."""
         handed = {expression for child in self.children for _, expression in child.arguments} | {*self.dead}
-        risky = sorted(raw.line for raw in self._raw_hazards() if not raw.via and raw.labels == Label.META)
+        found = self.interpreter.hazards.values()
+        risky = sorted(raw.line for raw in found if not raw.via and raw.labels == Label.META)
         for leaf in flatten(pieces):
             for statement in _statements(leaf.node) if leaf.place is Place.STAY else ():
                 local = self._writes(leaf.node) if statement is not leaf.node else frozenset()
@@ -1179,7 +1166,7 @@ class _Slicer:
                 moved.update(_statements(leaf.node))
         return moved
 
-    def _declassify(self, moved: set[ast.stmt]) -> tuple[Declassified, ...]:
+    def _declassify(self, moved: set[ast.stmt]) -> tuple[Replacement, ...]:
         roots: list[ast.AST] = [*moved]
         roots += [expression for child in self.children for _, expression in child.arguments]
         inside = {id(node): node for root in roots for node in ast.walk(root)}
@@ -1200,11 +1187,11 @@ class _Slicer:
                     node,
                     "read it from the module's weights instead",
                 )
-            result.append(Declassified(node, replacement))
+            result.append(Replacement(node, replacement))
         # The metadata method takes the device as a parameter, and that of the weights is only its default.
         if "device" in self.base.class_members:
             own = (node for node in inside.values() if isinstance(node, ast.expr) and self_attribute(node) == "device")
-            result += [Declassified(node, HOST if node in self.devices else "device") for node in own]
+            result += [Replacement(node, HOST if node in self.devices else "device") for node in own]
         return tuple(sorted(result, key=lambda read: (read.node.lineno, read.node.col_offset)))
 
     def _dtype(self) -> str:
@@ -1234,8 +1221,7 @@ class _Slicer:
             child = child_of.get(raw.anchor)
             if child is not None and raw.via and raw.via[0].startswith(f"{child.slice.class_name}."):
                 continue
-            is_moved = raw.anchor in moved or id(raw.site) in taken_out
-            found = _hazard(raw, moved=is_moved)
+            found = _hazard(raw, moved=raw.anchor in moved or id(raw.site) in taken_out)
             if isinstance(raw.node, ast.Subscript):
                 place = self.interpreter.host_indices.get(raw.node), ast.unparse(raw.node.slice)
                 found = replace(found, waits=found.waits and place not in uploaded)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from scaffold.diagnostics import DiagnosticError, Span
-from scaffold.protocol.tree import SourceTree, module_file
+from scaffold.protocol.tree import SourceTree
 from scaffold.syntax import (
     FunctionNode,
     SourceLines,
+    assigned_to,
     call_name,
     import_source,
     name_path,
@@ -77,7 +78,7 @@ class Module:
                     found.setdefault(alias.asname or alias.name, []).append((home, alias.name))
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 named = ".".join(name_path(plain_base(node.value)))
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for target in assigned_to(node):
                     if isinstance(target, ast.Name):
                         found.setdefault(target.id, []).append(named)
         return found
@@ -96,11 +97,10 @@ Method = tuple[Module, ast.ClassDef, FunctionNode]
 def index_module(source: SourceTree, file: str) -> Module:
     """Parse one file of the tree and index its classes, functions and imports.
 
-    Line ends are normalised to a line feed, as `ast` counts them. Raises VCG410 to VCG412 as `SourceTree.parse` does.
+    Raises VCG410 to VCG412 as `SourceTree.parse` does.
     """
     tree = source.parse(file)
-    text = source.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
-    module = Module(file, source.display(file), text, tree)
+    module = Module(file, source.display(file), read_text(source, file), tree)
     for node in _statements(tree):
         # The first import of a name counts: not that of an `else` or an `except`, nor one of a function for itself.
         if isinstance(node, ast.Import):
@@ -116,6 +116,11 @@ def index_module(source: SourceTree, file: str) -> Module:
         elif isinstance(statement, FunctionNode):
             module.functions[statement.name] = statement
     return module
+
+
+def read_text(tree: SourceTree, file: str) -> str:
+    """The text of a file without a byte order mark; lines end with a line feed, as `ast` counts them."""
+    return tree.read(file).removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -177,10 +182,8 @@ class Program:
     def class_at(self, dotted: str) -> Owner | None:
         """The class of the tree with this path of its module and its name."""
         module, _, name = dotted.rpartition(".")
-        path = module_file(self._tree, module)
-        home = self.module(path) if path else None
-        found = self.resolve(home, name) if home else None
-        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+        home = self._module_of(module)
+        return self.resolve_class(home, name) if home else None
 
     def resolve(self, module: Module, name: str) -> tuple[Module, ast.ClassDef | FunctionNode] | None:
         """The class or function that `name` means in `module`, following imports inside the tree.
@@ -189,6 +192,11 @@ class Program:
         first of several bindings counts whose class or function the tree has.
         """
         return self._resolve(module, name, set())
+
+    def resolve_class(self, module: Module, name: str) -> Owner | None:
+        """The class that `name` means in `module`, None for anything else."""
+        found = self.resolve(module, name) if name else None
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
     def _resolve(
         self, module: Module, name: str, seen: set[tuple[str, str]]
@@ -256,9 +264,8 @@ class Program:
         """The bases of a class that are in the tree, from left to right."""
         module, node = owner
         if id(node) not in self._bases:
-            names = [".".join(name_path(plain_base(base))) for base in node.bases]
-            found = [self.resolve(module, name) for name in names if name]
-            self._bases[id(node)] = [(item[0], item[1]) for item in found if item and isinstance(item[1], ast.ClassDef)]
+            found = (self.resolve_class(module, ".".join(name_path(plain_base(base)))) for base in node.bases)
+            self._bases[id(node)] = [base for base in found if base is not None]
         return self._bases[id(node)]
 
     def unfollowed(self, owner: Owner) -> Iterator[tuple[Module, ast.ClassDef, ast.expr]]:
@@ -269,8 +276,7 @@ class Program:
         for module, node in self.lineage(owner):
             for base in node.bases:
                 name = ".".join(name_path(plain_base(base)))
-                found = self.resolve(module, name) if name else None
-                known = found is not None and isinstance(found[1], ast.ClassDef)
+                known = self.resolve_class(module, name) is not None
                 if not known and not (name and self._is_general(module, name, set())):
                     yield module, node, base
 
@@ -344,10 +350,8 @@ class Program:
         if isinstance(value, ast.Call) and len(value.args) == 1 and ast.unparse(value.func) == "staticmethod":
             value = value.args[0]
         path = name_path(value)
-        found = self.resolve(module, path[0]) if len(path) == 2 else None
-        if found is None or not isinstance(found[1], ast.ClassDef):
-            return None
-        return self.method((found[0], found[1]), path[1])
+        owner = self.resolve_class(module, path[0]) if len(path) == 2 else None
+        return self.method(owner, path[1]) if owner is not None else None
 
     def callee(self, module: Module, owner: Owner | None, path: Sequence[str]) -> Callee | None:
         """The function that a call of `f`, `self.f`, `cls.f` or `Class.f` reaches, also of an imported module.
@@ -363,8 +367,7 @@ class Program:
             found = self.resolve(module, ".".join(path))
             if found is not None and not isinstance(found[1], ast.ClassDef):
                 return Callee(found[0], None, found[1], None)
-            found = self.resolve(module, ".".join(path[:-1])) if len(path) > 1 else None
-            holder = (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
+            holder = self.resolve_class(module, ".".join(path[:-1]))
         method = self.method(holder, path[-1]) if holder is not None else None
         return Callee(method[0], (method[0], method[1]), method[2], holder) if method is not None else None
 
@@ -423,29 +426,32 @@ class Program:
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             if sets(node, attribute):
-                for call in ast.walk(node.value):
-                    maker = self_attribute(call.func) if returned and isinstance(call, ast.Call) else None
-                    made = self.made_by(owner, maker) if maker is not None else None
-                    if returned and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                        made = made or self.made_of(module, ast.unparse(call.func))
+                for call in (part for part in ast.walk(node.value) if isinstance(part, ast.Call)):
+                    made = self._result_of(owner, module, call.func, returned)
                     if made is not None:
                         return made
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                        found = self.resolve(module, call.func.id)
-                        if returned and found is not None and not isinstance(found[1], ast.ClassDef):
-                            returns = found[1].returns
-                            found = self.resolve(found[0], returns.id) if isinstance(returns, ast.Name) else None
-                        if found is not None and isinstance(found[1], ast.ClassDef):
-                            return found[0], found[1]
         return None
+
+    def _result_of(self, owner: Owner, module: Module, maker: ast.expr, returned: bool) -> Owner | None:
+        """The class of the object that a call in a method of `owner` gives."""
+        if isinstance(maker, ast.Name):
+            found = self.resolve(module, maker.id)
+            if returned and found is not None and not isinstance(found[1], ast.ClassDef):
+                returns = found[1].returns
+                return self.resolve_class(found[0], returns.id) if isinstance(returns, ast.Name) else None
+            return self.resolve_class(module, maker.id)
+        if not returned or not isinstance(maker, ast.Attribute):
+            return None
+        method = self_attribute(maker)
+        made = self.made_by(owner, method) if method is not None else None
+        return made or self.made_of(module, ast.unparse(maker))
 
     def made_of(self, module: Module, path: str) -> Owner | None:
         """The class of the tree that makes an object where `Class(...)` is called, or a method that only hands on."""
         name, _, maker = path.partition(".")
-        found = self.resolve(module, name)
-        if found is None or not isinstance(found[1], ast.ClassDef):
+        owner = self.resolve_class(module, name)
+        if owner is None:
             return None
-        owner = (found[0], found[1])
         method = self.method(owner, maker) if maker else None
         return owner if not maker or (method is not None and _only_makes(method[2])) else None
 
@@ -464,8 +470,7 @@ class Program:
             set_to = given.get(value.id, []) if isinstance(value, ast.Name) else []
             values[index] = set_to[0] if len(set_to) == 1 else value
         names = {ast.unparse(value.func) if isinstance(value, ast.Call) else "" for value in values}
-        made = self.resolve(found[0], names.pop()) if len(names) == 1 else None
-        return (made[0], made[1]) if made is not None and isinstance(made[1], ast.ClassDef) else None
+        return self.resolve_class(found[0], names.pop()) if len(names) == 1 else None
 
 
 def _only_makes(method: FunctionNode) -> bool:

@@ -31,16 +31,16 @@ from scaffold.tower.parts import (
     Kind,
     Label,
     MethodEdit,
-    Padding,
     Parameter,
     Piece,
     Place,
+    Replacement,
     TowerSlice,
     TowerSplit,
     flatten,
 )
 from scaffold.tower.slicing import METADATA_ARGUMENT, METADATA_METHOD, UPLOAD, uploads_itself
-from scaffold.tower.text import Replacement, SourceText, dedent, indent
+from scaffold.tower.text import SourceText, dedent, indent
 
 #: vLLM's own line length (ruff's default).
 _WIDTH = 88
@@ -64,11 +64,10 @@ def split_tower(tower: TowerSlice, *, frames: bool = True) -> TowerSplit:
         raise DiagnosticError([_left_behind(tower, hazard) for hazard in left])
     splitter = _Splitter(tower, child=False, frames=frames)
     edits = _edits(splitter)
-    keys = list(tower.keys)
-    if len(set(keys)) != len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
+    twice = next((key for key in tower.keys if tower.keys.count(key) > 1), None)
+    if twice is not None:
         raise _refuse(tower, f"two values would have the key `{twice}`", "rename one of the variables", None)
-    return TowerSplit(tower, tuple(edits), tuple(keys), splitter.padding(), splitter.method_parameters())
+    return TowerSplit(tower, tuple(edits), splitter.method_parameters())
 
 
 def _left_behind(tower: TowerSlice, hazard: Hazard) -> Diagnostic:
@@ -163,7 +162,6 @@ class _Splitter:
         self.taken |= {parameter.name for parameter in tower.parameters}
         self.offsets = self._name_offsets()
         self.torch = _alias(tower.source, "torch") or "torch"
-        self.moved_replacements = [Replacement(d.node, d.replacement) for d in tower.declassified]
         self.stay_replacements = [Replacement(child.call, self._child_call(child)) for child in tower.children]
         self.stay_replacements += [Replacement(node, "None") for node in tower.dead_arguments]
         for call in tower.shortened:
@@ -196,22 +194,6 @@ class _Splitter:
 
     def _bounds(self) -> list[Crossing]:
         return [crossing for crossing in self.tower.crossings if crossing.kind is Kind.HOST_BOUND]
-
-    def padding(self) -> tuple[Padding, ...]:
-        """The padding of each key, children's keys included."""
-        capacity = {offsets.crossing.key: offsets.capacity for offsets in self.offsets}
-        result = [
-            Padding(
-                crossing.key,
-                crossing.kind,
-                capacity.get(crossing.key),
-                self._override(crossing) if crossing.kind is Kind.HOST_BOUND else None,
-            )
-            for crossing in self.tower.crossings
-        ]
-        for child in self.tower.children:
-            result += self._of(child).padding()
-        return tuple(result)
 
     def method_parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the metadata method, without `self`."""
@@ -330,9 +312,8 @@ class _Splitter:
         return f"dict[str, {self.torch}.Tensor{' | None' if nullable else ''}]"
 
     def _uses_device(self, moved: _Writer, placement: _Writer) -> bool:
-        return any(
-            d.replacement == "device" or "device=device" in d.replacement for d in self.tower.declassified
-        ) or any("device" in text for text in [*moved.added, *placement.added])
+        replaced = any(one.text == "device" or "device=device" in one.text for one in self.tower.declassified)
+        return replaced or any("device" in text for text in [*moved.added, *placement.added])
 
     def _first_line(self) -> int:
         """The last line before the first statement of the body that is no docstring."""
@@ -356,8 +337,8 @@ class _Splitter:
                 comments, _, _ = self._text(piece.node, above, ()).rpartition(f"{indentation}{name} =")
                 self.put_off[name] = comments
             elif piece.place in (Place.MOVE, Place.BOTH):
-                text = self._text(piece.node, above, self.moved_replacements)
-                if any(_contains(piece.node, declassified.node) for declassified in self.tower.declassified):
+                text = self._text(piece.node, above, self.tower.declassified)
+                if any(_contains(piece.node, one.node) for one in self.tower.declassified):
                     text = _joined(text)
                 writer.keep(text)
                 wrote = True
@@ -406,7 +387,7 @@ class _Splitter:
         wrote = False
         for child in self.tower.children:
             if child.statement is piece.node:
-                arguments = [self.source.expression(e, self.moved_replacements) for _, e in child.arguments]
+                arguments = [self.source.expression(e, self.tower.declassified) for _, e in child.arguments]
                 arguments += self._child_constants(child)
                 arguments += [f"{name}={name}" for name in self._handed_down(child)]
                 arguments.append("device=device")
@@ -619,10 +600,8 @@ class _Splitter:
         return self._fresh(f"{child.attribute}_metadata")
 
     def _child_constants(self, child: ChildSlice) -> list[str]:
-        names = [parameter.name for parameter in child.slice.parameters]
-        bound = dict(zip(names, child.call.args, strict=False))
-        bound.update({keyword.arg: keyword.value for keyword in child.call.keywords if keyword.arg is not None})
-        return [f"{p.name}={self.source.expression(bound[p.name])}" for p in child.slice.constants if p.name in bound]
+        given = [(p.name, child.given[p.name]) for p in child.slice.constants if p.name in child.given]
+        return [f"{name}={self.source.expression(expression)}" for name, expression in given]
 
 
 # ---------------------------------------------------------------------- helpers

@@ -24,7 +24,8 @@ from __future__ import annotations
 import ast
 
 from scaffold.protocol.tree import SourceTree
-from scaffold.syntax import FunctionNode
+from scaffold.syntax import FunctionNode, call_name
+from scaffold.tower.names import parameters_of
 
 _WRAPPERS = "vllm/v1/attention/ops/vit_attn_wrappers.py"
 #: Calls that make memory and write nothing into it.
@@ -54,10 +55,8 @@ def own_attention_leaves_rows(tree: SourceTree, file: str) -> bool:
     It gets the offsets of sequences and makes its output with `torch.empty` or a relative of it (MiMo-V2-Omni).
     """
     for function in (node for node in ast.walk(tree.parse(file)) if isinstance(node, FunctionNode)):
-        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-        calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-        made = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls}
-        if made & _UNFILLED and any("cu_seqlens" in name for name in parameters):
+        made = {call_name(node) for node in ast.walk(function)}
+        if made & _UNFILLED and any("cu_seqlens" in name for name in parameters_of(function)):
             return True
     return False
 

@@ -7,18 +7,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from scaffold.syntax import FunctionNode, first_line
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """The expression `node` is written as `text`."""
-
-    node: ast.expr
-    text: str
+from scaffold.tower.parts import Replacement
 
 
 class SourceText:

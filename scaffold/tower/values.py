@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 
 from scaffold.tower.parts import Evidence, Form, Label
-from scaffold.tower.source import Module
+from scaffold.tower.source import Owner
 
 
 class Role(IntEnum):
@@ -45,7 +47,7 @@ class Value:
     trail: tuple[Evidence, ...] = ()
     source: str | None = None
     host: bool | None = None
-    cls: tuple[Module, ast.ClassDef] | None = None
+    cls: Owner | None = None
 
     def key(self) -> tuple[object, ...]:
         """The fields that decide how a function behaves on this value: everything but the evidence."""
@@ -65,6 +67,11 @@ class Value:
 
 CONST = Value()
 NONE_VALUE = Value(form=Form.NONE, nullable=True)
+
+
+def labels_of(values: Iterable[Value]) -> Label:
+    """All labels of some values."""
+    return reduce(or_, (value.labels for value in values), Label.NONE)
 
 
 def merge_trails(a: tuple[Evidence, ...], b: tuple[Evidence, ...]) -> tuple[Evidence, ...]:

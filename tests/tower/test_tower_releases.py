@@ -94,6 +94,14 @@ ALSO_PRISTINE = (
     ("ernie45_vl", ("0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.25.0")),
 )
 
+#: Rows of a padded run.
+ROWS = 640
+#: The parameters that pad offsets and fix bounds, with the values of a padded run. A window of 2 x 2 merged patches has
+#: 16 rows.
+CAPACITIES = {"cu_seqlens": ("max_frames_per_batch", 9), "cu_window_seqlens": ("max_window_seqs_per_batch", 80)}
+BOUND = ("max_seqlen_override", ROWS)
+BOUNDS = {"max_seqlen_full": BOUND, "max_seqlen_window": ("max_seqlen_window_override", 16)}
+
 #: Towers that a release has split already: release, model, class, keys, parameters of the metadata method.
 SPLIT = (
     (
@@ -283,12 +291,8 @@ def test_bounds_name_the_offsets_that_they_come_from(release_tree: Any) -> None:
     sources = {crossing.name: crossing.source for crossing in tower.crossings}
     assert sources["max_seqlen_full"] == "cu_seqlens"
     assert sources["max_seqlen_window"] == "cu_window_seqlens"
-    padding = {padding.key: padding for padding in split_tower(tower).padding}
-    assert padding["cu_seqlens"].capacity == "max_frames_per_batch"
-    assert padding["cu_window_seqlens"].capacity == "max_window_seqs_per_batch"
-    assert padding["max_seqlen_full"].override == "max_seqlen_override"
-    assert padding["max_seqlen_window"].override == "max_seqlen_window_override"
-    assert padding["window_index"].capacity is None
+    taken = [parameter.name for parameter in split_tower(tower).method_parameters]
+    assert taken == ["grid_thw", *(name for name, _ in (*CAPACITIES.values(), *BOUNDS.values())), "device"]
 
 
 @pytest.mark.trees
@@ -353,11 +357,6 @@ def test_proof_refuses_damaged_results(model: str, release_tree: Any) -> None:
         assert codes & {"VCG640", "VCG642"}, name
 
 
-#: Rows of a padded run, and bounds that are not the number of rows: a window of 2 x 2 merged patches has 16.
-ROWS = 640
-BOUNDS = {"max_seqlen_window_override": 16}
-
-
 @pytest.mark.trees
 @pytest.mark.parametrize("version", ["0.20.0", "0.26.0", "0.30.0", "0.31.0", "0.33.0"])
 def test_knows_which_releases_zero_fill_attention(version: str, release_tree: Any) -> None:
@@ -380,16 +379,17 @@ def test_split_tower_is_bit_identical(release: str, model: str, release_tree: An
     tree = release_tree(release)
     tower = _slice(release_tree, model)
     split = split_tower(tower)
-    capacity = {p.capacity: 9 if p.capacity == "max_frames_per_batch" else 80 for p in split.padding if p.capacity}
-    capacity |= {p.override: BOUNDS.get(p.override, ROWS) for p in split.padding if p.override}
-    offsets = {p.key: capacity[p.capacity] for p in split.padding if p.capacity}
+    kinds = _kinds(tower)
+    offsets, bounds = (
+        {key: table[key] for key in kinds if key in table} for table in (CAPACITIES, {**BOUNDS, "max_seqlen": BOUND})
+    )
     request = {
         "model": model,
         "text": apply_imports(apply_split(tree.read(tower.file), split, tower.file), split, tower.file),
-        "capacities": capacity,
-        "cumulative": list(offsets),
-        "bounds": [p.key for p in split.padding if p.kind is Kind.HOST_BOUND],
-        "per_row": [p.key for p in split.padding if p.kind in (Kind.ROWS, Kind.PERMUTATION)],
+        "capacities": dict([*offsets.values(), *bounds.values()]),
+        "cumulative": [key for key, kind in kinds.items() if kind == Kind.CUMULATIVE],
+        "bounds": [key for key, kind in kinds.items() if kind == Kind.HOST_BOUND],
+        "per_row": [key for key, kind in kinds.items() if kind in (Kind.ROWS, Kind.PERMUTATION)],
         "rows": ROWS,
     }
     script = Path(__file__).with_name("tower_child.py")
@@ -399,12 +399,11 @@ def test_split_tower_is_bit_identical(release: str, model: str, release_tree: An
         assert result["finite"]
         assert result["spread"] > 0.1  # a tower that outputs a constant would pass any comparison
         assert (result["eager"], result["given"], result["padded"]) == (True, True, True), result
-        assert result["keys"] == sorted(split.keys)
-        for key, sequences in offsets.items():
+        assert result["keys"] == sorted(tower.keys)
+        for key, (_, sequences) in offsets.items():
             plain, padded = result["plain"][key], result["tails"][key]
             assert padded[: len(plain)] == plain
             assert padded[len(plain) :] == [plain[-1]] * (sequences + 1 - len(plain))
-        wanted = {p.key: [capacity[p.override], "cpu", "torch.int32", 0] for p in split.padding if p.override}
-        assert result["bounds"] == wanted
+        assert result["bounds"] == {key: [bound, "cpu", "torch.int32", 0] for key, (_, bound) in bounds.items()}
     # FlashAttention 3 and poisoned memory: rows of no sequence ruin valid ones. The generated ports cover them.
     assert any(result["tail"] == [False, False] for result in results)
