@@ -423,10 +423,9 @@ def _ported(root: Path) -> dict[str, set[str]]:
 # -- machine and options
 
 
-def _attention(tree: SourceTree | None) -> Iterator[VisionBackend]:
-    flash = find_spec("flash_attn") is not None
-    if tree is not None:
-        flash = flash or any((tree.root / "vllm" / "vllm_flash_attn").glob("_vllm_fa*.so"))
+def _attention(tree: SourceTree) -> Iterator[VisionBackend]:
+    own = (tree.root / "vllm" / "vllm_flash_attn").glob("_vllm_fa*.so")
+    flash = find_spec("flash_attn") is not None or any(own)
     yield VisionBackend("FLASH_ATTN", flash, True, "" if flash else "this vLLM has no compiled kernels of it")
     for name, package in (("FLASHINFER", "flashinfer"), ("TRITON_ATTN", "triton")):
         there = find_spec(package) is not None

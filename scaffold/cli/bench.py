@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import check_configuration, measured, model_options, require_gpu, workloads
-from scaffold.cli.options import check_trusted, descriptor_argument, examples
+from scaffold.cli.gpu import measured, model_options, open_port, read_json, show_result, workloads
+from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
-from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.measure.benchreport import Benchmark
@@ -58,39 +57,24 @@ def command(
     pull request. Nothing is written to vLLM.
     """
     from scaffold.measure.benchreport import to_markdown
-    from scaffold.workflow import load_port
+    from scaffold.measure.pictures import benchmark_dots
 
     if result is not None:
         benchmark = read_benchmark(result)
     else:
-        port = load_port(descriptor, report=console.report)
-        check_configuration(configuration)
-        check_trusted(trust_remote_code, configuration)
-        require_gpu("a benchmark", "give --result FILE to read an earlier one anywhere")
+        way_out = "give --result FILE to read an earlier one anywhere"
+        port = open_port(console, descriptor, configuration, trust_remote_code, "a benchmark", way_out)
         with measured(console, port, configuration, trust_remote_code, replace) as subject:
             from scaffold.measure.bench import run_bench
 
             benchmark = run_bench(subject, workloads(images, videos, sizes), sizes, rounds, backend, console.note)
     if output is not None:
         write_output(output, json.dumps(benchmark.to_json(), indent=1) + "\n")
-    if svg is not None:
-        from scaffold.measure.pictures import benchmark_dots
-
-        write_output(svg, benchmark_dots(benchmark))
-    if markdown is not None:
-        write_output(markdown, to_markdown(benchmark))
-    else:
-        console.block(to_markdown(benchmark).rstrip())
+    show_result(console, to_markdown(benchmark), markdown, svg, lambda: benchmark_dots(benchmark))
 
 
 def read_benchmark(path: Path) -> Benchmark:
     """An earlier result. Raises VCG513."""
     from scaffold.measure.benchreport import Benchmark
 
-    try:
-        return Benchmark.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise DiagnosticError.of(
-            "VCG513", f"{path} is no benchmark result: {reason}", help="make one with `bench -o` on a GPU"
-        ) from error
+    return read_json(path, "VCG513", "a result of `bench -o`", Benchmark.from_json)

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.options import trust_option
+from scaffold.cli.options import check_trusted, trust_option
+from scaffold.cli.output import write_output
 from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.measure import Items
     from scaffold.measure.subject import Subject
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Parsed = TypeVar("_Parsed")
 
 
 def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
@@ -82,7 +85,7 @@ def model_options(command: _Command) -> _Command:
 
 @contextmanager
 def measured(
-    console: Console, port: Any, configuration: Path | None, trust_remote_code: bool, replace: bool
+    console: Console, port: AnyPort, configuration: Path | None, trust_remote_code: bool, replace: bool
 ) -> Iterator[Subject]:
     """The model of a port in the installed vLLM. Raises VCG473 where it cannot be built at real sizes."""
     from scaffold.measure.installed import installed_vllm
@@ -105,27 +108,50 @@ def workloads(images: Items, videos: Items, sizes: Sequence[int]) -> Mapping[str
     return named if named or sizes else WORKLOADS
 
 
-def require_gpu(what: str, way_out: str) -> None:
-    """Raises VCG470 with what is missing: torch, a GPU, or vLLM."""
+def open_port(
+    console: Console, descriptor: str, configuration: Path | None, trust_remote_code: bool, what: str, way_out: str
+) -> AnyPort:
+    """The port to measure. Raises VCG471 for what is no configuration, and VCG470 with what this machine lacks."""
     from scaffold.measure import missing
+    from scaffold.workflow import load_port
 
+    port = load_port(descriptor, report=console.report)
+    if configuration is not None:
+        file = configuration / "config.json" if configuration.is_dir() else configuration
+        read_json(file, "VCG471", "a model's config.json", _require_object)
+    check_trusted(trust_remote_code, configuration)
     if lacking := missing():
         help = f"run it where the model is served, or {way_out}"
         raise DiagnosticError.of("VCG470", f"{what} needs a GPU, and {lacking}", help=help)
+    return port
 
 
-def read_json(file: Path, code: str, wanted: str) -> Any:
-    """A JSON file; raises `code` when it cannot be read as one."""
+def _require_object(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+
+
+def read_json(file: Path, code: str, wanted: str, parse: Callable[[Any], _Parsed]) -> _Parsed:
+    """What `parse` makes of a JSON file. Raises `code` where that fails, and where the file is no JSON."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise DiagnosticError.of(code, f"{file}: {reason}", help=f"give {wanted}") from error
+    try:
+        return parse(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise DiagnosticError.of(code, f"{file} is not {wanted}: {reason}", help=f"give {wanted}") from error
 
 
-def check_configuration(file: Path | None) -> None:
-    """Raises VCG471 where the file or folder that `--config` names has no configuration."""
-    if file is not None and file.is_dir():
-        file = file / "config.json"
-    if file is not None and not isinstance(read_json(file, "VCG471", "a model's config.json"), dict):
-        raise DiagnosticError.of("VCG471", f"{file}: not a JSON object", help="give a model's config.json")
+def show_result(
+    console: Console, text: str, markdown: Path | None, svg: Path | None, picture: Callable[[], str]
+) -> None:
+    """The picture in its file, if one is asked for, and the text in its own or for the user."""
+    if svg is not None:
+        write_output(svg, picture())
+    if markdown is not None:
+        write_output(markdown, text)
+    else:
+        console.block(text.rstrip())

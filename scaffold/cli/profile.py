@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scaffold.cli.console import Console
-from scaffold.cli.gpu import check_configuration, measured, model_options, read_json, require_gpu, workloads
-from scaffold.cli.options import check_trusted, descriptor_argument, examples
+from scaffold.cli.gpu import measured, model_options, open_port, read_json, show_result, workloads
+from scaffold.cli.options import descriptor_argument, examples
 from scaffold.cli.output import write_output
-from scaffold.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
     from scaffold.measure.profiles import Recording
@@ -56,46 +55,29 @@ def command(
     products, at rates measured in the same run. It names misaligned sizes, unfused norms, casts and copies with their
     module and their cost.
     """
-    if recording is not None:
-        recordings = _read(recording)
-    else:
-        from scaffold.workflow import load_port
+    from scaffold.measure.analyse import analyse
+    from scaffold.measure.pictures import kernel_bars
+    from scaffold.measure.report import to_markdown
 
-        port = load_port(descriptor, report=console.report)
-        check_configuration(configuration)
-        check_trusted(trust_remote_code, configuration)
-        require_gpu("a profile", "give --recording FILE to read an earlier run anywhere")
+    if recording is not None:
+        recordings = read_json(recording, "VCG472", "a file that --save wrote", _parse)
+    else:
+        way_out = "give --recording FILE to read an earlier run anywhere"
+        port = open_port(console, descriptor, configuration, trust_remote_code, "a profile", way_out)
         asked = workloads(images or (() if sizes or videos else ((1288, 728),)), videos, sizes)
         with measured(console, port, configuration, trust_remote_code, replace) as subject:
             from scaffold.measure.runs import run_profile
 
             recordings = run_profile(subject, asked, sizes, tuned, backend, console.note)
-    from scaffold.measure.analyse import analyse
-    from scaffold.measure.report import to_markdown
-
     profiles = [analyse(one) for one in recordings]
-    text = to_markdown(profiles)
     if save is not None:
         write_output(save, json.dumps([one.to_json() for one in recordings]) + "\n")
-    if svg is not None:
-        from scaffold.measure.pictures import kernel_bars
-
-        write_output(svg, kernel_bars(profiles))
-    if markdown is not None:
-        write_output(markdown, text)
-    else:
-        console.block(text)
+    show_result(console, to_markdown(profiles), markdown, svg, lambda: kernel_bars(profiles))
 
 
-def _read(file: Path) -> list[Recording]:
+def _parse(found: Any) -> list[Recording]:
     from scaffold.measure.profiles import Recording
 
-    found = read_json(file, "VCG472", "a file that --save wrote")
     if not isinstance(found, list) or not found:
-        why = f"{file} is no recording: it holds no list of them"
-        raise DiagnosticError.of("VCG472", why, help="give a file that --save wrote")
-    try:
-        return [Recording.from_json(one) for one in found]
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        why = f"{file} is no recording: {type(error).__name__}: {error}"
-        raise DiagnosticError.of("VCG472", why, help="give a file that --save wrote") from error
+        raise ValueError("it holds no list of recordings")
+    return [Recording.from_json(one) for one in found]

@@ -27,15 +27,14 @@ class KernelClass(str, Enum):
 class KernelRecord:
     """One launch: its time on the device, the torch operator and the module that launched it.
 
-    `shapes` and `types` are those of the operator's tensor arguments; `call` numbers the calls of modules, so that two
-    kernels with the same number belong to one call of the innermost module.
+    `shapes` are those of the operator's tensor arguments; `call` numbers the calls of modules, so that two kernels with
+    the same number belong to one call of the innermost module.
     """
 
     name: str
     us: float
     op: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
-    types: tuple[str, ...] = ()
     module: str = ""
     module_class: str = ""
     call: int = -1
@@ -90,10 +89,9 @@ class Recording:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recording:
-        kernels = tuple(
-            KernelRecord(**{**k, "shapes": tuple(map(tuple, k["shapes"])), "types": tuple(k["types"])})
-            for k in data["kernels"]
-        )
+        # Recordings of 0.1 have the types of arguments, too.
+        kept = ({name: value for name, value in k.items() if name != "types"} for k in data["kernels"])
+        kernels = tuple(KernelRecord(**{**k, "shapes": tuple(map(tuple, k["shapes"]))}) for k in kept)
         attention = tuple(AttentionCall(**{**a, "lengths": tuple(a["lengths"])}) for a in data["attention"])
         return cls(**{**data, "ceilings": Ceilings(**data["ceilings"]), "kernels": kernels, "attention": attention})
 

@@ -52,30 +52,24 @@ def _record(
 ) -> KernelRecord:
     op, number, path, kind = "", -1, "", ""
     shapes: tuple[tuple[int, ...], ...] = ()
-    types: tuple[str, ...] = ()
     if launch is not None:
         inner = operators.around(launch)
         if inner:
             op = str(inner[0]["name"])
             described = next((e for e in inner if any(_dims(e))), inner[0])
             shapes = tuple(shape for shape in _dims(described) if shape)
-            types = tuple(t for t, shape in zip(_types(described), _dims(described), strict=False) if shape)
             if described is not inner[0]:
                 op = f"{described['name']}/{op}"
         around = modules.around(launch)
         if around:
             _, digits, path, kind = str(around[0]["name"]).split(":", 3)
             number = int(digits)
-    return KernelRecord(str(event["name"]), float(event["dur"]), op, shapes, types, path, kind, number)
+    return KernelRecord(str(event["name"]), float(event["dur"]), op, shapes, path, kind, number)
 
 
 def _dims(event: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
     found = event.get("args", {}).get("Input Dims", ())
     return tuple(tuple(d) if isinstance(d, list) and all(isinstance(n, int) for n in d) else () for d in found)
-
-
-def _types(event: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(map(str, event.get("args", {}).get("Input type", ())))
 
 
 class _Ranges:

@@ -46,10 +46,10 @@ def test_a_recording_needs_no_gpu(run, no_gpu, recording, tmp_path):
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("[{}]", "no recording"),
+        ("[{}]", "is not a file that --save wrote: KeyError"),
         ("{}", "no list"),
         ("[]", "no list"),
-        ("[1]", "no recording"),
+        ("[1]", "is not a file that --save wrote: TypeError"),
         (None, "No such file"),
     ],
 )

@@ -230,10 +230,11 @@ def test_gpus_are_what_the_driver_says(monkeypatch, tmp_path):
     assert list(doctor._gpus()) == []
 
 
-def test_the_backend_that_no_graph_can_replay_is_the_managers():
+def test_the_backend_that_no_graph_can_replay_is_the_managers(tmp_path):
     from scaffold.runtime.vllm.refusal import UNCAPTURABLE_BACKENDS
 
-    assert {b.name for b in doctor._attention(None) if not b.capturable} == set(UNCAPTURABLE_BACKENDS)
+    backends = doctor._attention(SimpleNamespace(root=tmp_path))
+    assert {b.name for b in backends if not b.capturable} == set(UNCAPTURABLE_BACKENDS)
 
 
 def test_options_that_mean_eager_are_the_managers_and_the_releases(tmp_path):
