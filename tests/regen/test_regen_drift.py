@@ -368,19 +368,10 @@ def test_links_are_not_followed(scene: Scene, tmp_path: Path, kind: str) -> None
     assert place.is_symlink()
 
 
-def test_new_without_a_tree_is_the_same_as_regen(scene: Scene, tmp_path: Path) -> None:
-    into = tmp_path / "again"
-    shown = scene.run("new", str(scene.descriptor), "--into", str(into), "--check")
-    assert shown.exit == 1
-    assert not into.exists()
-
-    made = scene.run("new", str(scene.descriptor), "--into", str(into))
-
-    assert made.exit == 0
-    assert {path.relative_to(into).as_posix() for path in into.rglob("*.py")} == {
-        path for path in scene.content() if path.endswith(".py")
-    }
-    assert scene.run("new", str(scene.descriptor), "--into", str(into), "--check").exit == 0
+def test_check_of_a_folder_that_is_not_there_makes_none(scene: Scene) -> None:
+    shutil.rmtree(scene.folder)
+    assert scene.regen(str(scene.descriptor), "--check").exit == 1
+    assert not scene.folder.exists()
 
 
 def test_run_is_undone_by_revert(scene: Scene) -> None:
