@@ -231,7 +231,7 @@ def _text_model() -> dict[str, Any]:
     import torch
     from manager_gpu import DEVICE, DTYPE
 
-    from scaffold.verify.numeric.recipes.base import LanguageModel
+    from scaffold.verify.numeric.host import LanguageModel
 
     class Text(LanguageModel):  # type: ignore[misc]
         def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -308,13 +308,6 @@ def _deepseek_v4() -> Any:
     )  # fmt: skip
 
 
-def _deepseek_v4_text() -> dict[str, Any]:
-    """Stands in for the language model."""
-    from scaffold.verify.numeric.recipes.deepseek_v4 import RECIPE
-
-    return dict(RECIPE.stand_ins)
-
-
 def _ordered_rows(grids: Sequence[tuple[int, int]], noise: Callable[..., Any]) -> dict[str, Any]:
     """Patches of all images, and the order of each image's tokens."""
     import torch
@@ -342,7 +335,7 @@ def _minicpmv() -> Any:
 
 def _ernie_text() -> dict[str, Any]:
     """Stands in for PaddleOCR-VL's language model, whose layers the model looks through."""
-    from scaffold.verify.numeric.recipes.base import LanguageModel
+    from scaffold.verify.numeric.host import LanguageModel
 
     class Text(LanguageModel):
         def __init__(self, **given: Any) -> None:
@@ -502,7 +495,7 @@ def _qwen3_omni() -> Any:
 
 def _qwen3_texts() -> dict[str, Any]:
     """Stand-ins for the language models."""
-    from scaffold.verify.numeric.recipes.base import LanguageModel
+    from scaffold.verify.numeric.host import LanguageModel
 
     return {"Qwen3ForCausalLM": LanguageModel, "Qwen3MoeLLMForCausalLM": LanguageModel}
 
@@ -552,7 +545,7 @@ SUBJECTS = {
                             whole=True),
     "lfm2_vl": Subject("Lfm2VLForConditionalGeneration", "lfm2_vl", _lfm2_vl, TILED, _tiled, whole=True),
     "deepseek_v4": Subject("DeepseekV4ForConditionalGeneration", "vllm.models.deepseek_v4.common.vl_model",
-                           _deepseek_v4, GRIDS, _ordered_rows, _deepseek_v4_text),
+                           _deepseek_v4, GRIDS, _ordered_rows),
     "minicpmv": Subject("MiniCPMV", "minicpmv", _minicpmv, SLICED, _sliced, _minicpm_texts),
     "kimi_vl": Subject("KimiVLForConditionalGeneration", "kimi_vl", _kimi_vl, GRIDS, _rows, whole=True),
     "keye": Subject("KeyeForConditionalGeneration", "keye", _siglip_rows, GRIDS, _gridded_rows),

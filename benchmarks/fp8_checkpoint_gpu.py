@@ -48,7 +48,7 @@ def fp8_config() -> Any:
 def build(subject: Subject) -> Any:
     """The subject's tower with its weights in FP8."""
     from vllm.config import get_current_vllm_config
-    from vllm.model_executor.models import interfaces
+    from vllm.config.multimodal import MultiModalConfig
 
     from scaffold.runtime.tuning import kernels
     from scaffold.verify.numeric.recipes import base
@@ -64,14 +64,10 @@ def build(subject: Subject) -> Any:
         return config
 
     current = get_current_vllm_config()
-    multimodal = original(None, ()).model_config.multimodal_config
-    current.model_config = SimpleNamespace(dtype=DTYPE, multimodal_config=multimodal, is_diffusion=False)
+    current.model_config = SimpleNamespace(dtype=DTYPE, multimodal_config=MultiModalConfig(), is_diffusion=False)
     torch.set_default_dtype(DTYPE)
-    finding = staticmethod(lambda *_, **__: quantisation)
     try:
-        with DEVICE, mock.patch.object(base, "engine_config", configured), mock.patch.object(
-            interfaces.SupportsQuant, "_find_quant_config", finding
-        ):  # fmt: skip
+        with DEVICE, mock.patch.object(base, "engine_config", configured):
             host = subject.recipe.build()[0]
     finally:
         torch.set_default_dtype(torch.float32)

@@ -80,7 +80,7 @@ class SeenAndHeard:
 @pytest.mark.parametrize(("info", "alone"), [(Heard, True), (SeenAndHeard, False), (object, False), (None, False)])
 def test_only_a_model_that_is_to_hear_gets_its_audio_tower(info: Any, alone: bool) -> None:
     """That of a model with images, too, would be built for nothing where nobody asks for sound."""
-    from scaffold.verify.numeric.automatic.host import towers_of
+    from scaffold.verify.numeric.host import towers_of
 
     host = type("Host", (), {"_processor_factory": type("Factory", (), {"info": info})})
     assert towers_of(host, ("image", "video")) == (("audio",) if alone else ("image", "video", "vision_chunk"))

@@ -27,7 +27,11 @@ from scaffold.verify.numeric.automatic.configuration import (  # noqa: E402
 )
 from scaffold.verify.numeric.automatic.fixed import _RELEASE  # noqa: E402
 from scaffold.verify.numeric.automatic.guess import GuessedProcessor, Patches, _patches  # noqa: E402
-from scaffold.verify.numeric.automatic.host import (  # noqa: E402
+from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer  # noqa: E402
+from scaffold.verify.numeric.automatic.refusal import NoRecipe  # noqa: E402
+from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
+from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
+from scaffold.verify.numeric.host import (  # noqa: E402
     LanguageModel,
     _config_among,
     _LanguageConfig,
@@ -35,10 +39,6 @@ from scaffold.verify.numeric.automatic.host import (  # noqa: E402
     _name_remote_towers,
     leave_out_bfloat16,
 )
-from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer  # noqa: E402
-from scaffold.verify.numeric.automatic.refusal import NoRecipe  # noqa: E402
-from scaffold.verify.numeric.automatic.shrink import Level  # noqa: E402
-from scaffold.verify.numeric.cpu_imports import fused_q_kv_rmsnorm  # noqa: E402
 from scaffold.verify.numeric.recipes.base import Case, Session  # noqa: E402
 from scaffold.verify.numeric.reports import Automatic  # noqa: E402
 from scaffold.verify.numeric.session import (  # noqa: E402

@@ -13,7 +13,6 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -46,7 +45,8 @@ def worker(name: str, size: int, mode: str) -> int:
 
     from scaffold.runtime.recording import RecordingBackend
     from scaffold.runtime.vllm.served import ServedManager
-    from scaffold.verify.numeric.recipes.base import configure, engine_config, process_weights, randomise
+    from scaffold.verify.numeric.host import ENCODER_MODE
+    from scaffold.verify.numeric.recipes.base import configure, process_weights, randomise
     from scaffold.workflow import load_port
 
     class NoMemory(RecordingBackend):
@@ -62,10 +62,7 @@ def worker(name: str, size: int, mode: str) -> int:
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     with set_current_vllm_config(current), torch.inference_mode():
         ranks.join(size)
-        # Layers ask the current configuration whether the tower is replicated.
-        data = engine_config(None, ()).model_config.multimodal_config
-        data.mm_encoder_tp_mode = mode
-        current.model_config = SimpleNamespace(multimodal_config=data)
+        ENCODER_MODE.set(mode)
         model, _, generation = name.partition("@")
         recipe = recipe_of(name)
         adapter = f"vitcg_adapters.{generation}.{model}:{load_port(model).architecture}" if generation else None
@@ -73,7 +70,7 @@ def worker(name: str, size: int, mode: str) -> int:
         host.eval().requires_grad_(False)
         randomise(host, 0)
         process_weights(host)
-        config.model_config.multimodal_config.mm_encoder_tp_mode = mode
+        current.model_config = config.model_config
         config.parallel_config.tensor_parallel_size = size
         session = recipe.sessions()[0]
         configure(config, session, recipe.modalities)

@@ -63,19 +63,18 @@ def main() -> int:
     # The same kernels on every processor: with AMX, int8 layers of 0.32 take two-dimensional inputs only, and 4-bit
     # ones quantise their inputs, too.
     torch.cpu._is_amx_tile_supported = lambda: False
-    from scaffold.verify.numeric.recipes.base import engine_config
+    from vllm.config.multimodal import MultiModalConfig
 
     report: dict[str, dict[str, object]] = {}
     with vllm_on_cpu() as current, torch.inference_mode():
         # Quantised layers ask `model_config` for the type of their inputs, all layers whether the tower is replicated.
-        data = engine_config(None, ()).model_config.multimodal_config
         for kind in KINDS:
             if kind == "int4" and not hasattr(torch.ops._C, "cpu_gemm_wna16"):
                 continue
             # The kernels of fp8 and int4 give nothing wider.
             dtype = torch.bfloat16 if kind in ("fp8", "fp8-rows", "int4") else torch.float32
             torch.set_default_dtype(dtype)
-            current.model_config = SimpleNamespace(dtype=dtype, multimodal_config=data)
+            current.model_config = SimpleNamespace(dtype=dtype, multimodal_config=MultiModalConfig())
             report[kind] = {name: check(name, kind) for name in sys.argv[1:] if name != "step3_vl" or kind in PLAIN}
     print(json.dumps(report))
     return 0
@@ -174,8 +173,6 @@ LARGEST = {"int8": 1 / 74, "fp8": 1 / 1.0, "fp8-rows": 1 / 1.0, "int4": 1 / 4.6}
 
 def build(recipe, kind):  # type: ignore[no-untyped-def]
     """A host with random weights of the types that its layers asked for."""
-    from vllm.model_executor.models import interfaces
-
     from scaffold.verify.numeric.recipes import base
 
     quantisation = KINDS[kind]()
@@ -188,8 +185,6 @@ def build(recipe, kind):  # type: ignore[no-untyped-def]
 
     if quantisation is not None:  # as vLLM's model loader does
         quantisation.packed_modules_mapping = getattr(recipe.load_class(), "packed_modules_mapping", {})
-    # Some hosts find it in a `VllmConfig` among their arguments, and this one is a stand-in.
-    interfaces.SupportsQuant._find_quant_config = staticmethod(lambda *_, **__: quantisation)
     base.engine_config = configured
     try:
         with fp8_kernel("ChannelWiseTorchFP8ScaledMMLinearKernel" if kind == "fp8-rows" else None):

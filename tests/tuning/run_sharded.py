@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -33,18 +32,12 @@ def worker(size: int, names: list[str]) -> int:
     patch_vllm()
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
-    from scaffold.verify.numeric.recipes.base import engine_config
-
     rank = ranks.rank()
     current = VllmConfig(device_config=DeviceConfig(device="cpu"))
     report: dict[str, dict[str, object]] = {}
     with set_current_vllm_config(current), torch.inference_mode():
         ranks.join(size)
         for mode in ("weights", "data"):
-            # Layers ask the current configuration whether the tower is replicated.
-            data = engine_config(None, ()).model_config.multimodal_config
-            data.mm_encoder_tp_mode = mode
-            current.model_config = SimpleNamespace(multimodal_config=data)
             report[mode] = {name: check(name, mode, rank) for name in names}
     ranks.say({"rank": rank, **report})
     return 0
@@ -55,23 +48,15 @@ def check(name, mode, rank):  # type: ignore[no-untyped-def]
     from run_tunings import inputs_of, map_floats, recipe_with, same, state
 
     from scaffold.runtime.tuning import attention, largest_error, moved, tune
-    from scaffold.verify.numeric.recipes import base
+    from scaffold.verify.numeric.host import ENCODER_MODE
 
     attention.processors = lambda device: 2
     recipe = recipe_with(name)
-    original = base.engine_config
-
-    def configured(*arguments):  # type: ignore[no-untyped-def]
-        made = original(*arguments)
-        made.model_config.multimodal_config.mm_encoder_tp_mode = mode
-        return made
-
-    base.engine_config = configured
+    ENCODER_MODE.set(mode)
     try:
         host, other = (build(recipe, rank) for _ in range(2))
     finally:
         del recipe.model_config
-        base.engine_config = original
     inputs = inputs_of(recipe)
     want = [t.clone() for t in host.embed_multimodal(**inputs)]
     before = state(host)

@@ -258,13 +258,13 @@ def _build_data_parallel(request: dict[str, Any]) -> tuple[Any, Any]:
     """The host again, of a server that spreads items over ranks. Its process group is there already."""
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
-    from scaffold.verify.numeric.recipes.base import ENCODER_MODE, engine_config, process_weights, randomise
+    from scaffold.verify.numeric.host import ENCODER_MODE
+    from scaffold.verify.numeric.recipes.base import process_weights, randomise
     from scaffold.verify.numeric.recipes.found import requested_recipe
 
     config = VllmConfig(device_config=DeviceConfig(device="cpu"))
     mode = ENCODER_MODE.set("data")
     try:
-        config.model_config = engine_config(None, ()).model_config  # layers ask the current configuration
         with set_current_vllm_config(config):
             host, config = requested_recipe(request).build(request["host"] if request["role"] != "both" else None)
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from scaffold.verify.numeric.automatic.survey import (
     make_model,
     survey,
 )
-from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 from scaffold.verify.numeric.recipes.calls import in_turn
 
@@ -47,12 +45,6 @@ class AutomaticRecipe(Recipe):
         self._settings = settings
         self._facts: Facts | None = None
         self._model: Model | None = None
-
-    def load_class(self, host: str | None = None) -> type[nn.Module]:
-        dotted = self.module if of_tree(self.module) else f"vllm.model_executor.models.{self.module}"
-        module, _, name = (host or f"{dotted}:{self.host_class}").partition(":")
-        cls: type[nn.Module] = getattr(import_module(module), name)
-        return cls
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,10 @@ from scaffold.verify.numeric.automatic.configuration import (
     missing_value,
     repaired,
 )
-from scaffold.verify.numeric.automatic.host import build_host, engine_config
 from scaffold.verify.numeric.automatic.inputs import Size
 from scaffold.verify.numeric.automatic.processor import ProcessorMaker, make_tokenizer
 from scaffold.verify.numeric.automatic.refusal import NoRecipe
+from scaffold.verify.numeric.host import build_host, engine_config
 from scaffold.verify.numeric.recipes.base import process_weights, randomise
 
 #: Largest difference between an item alone and in a batch, relative to its largest value: the order of additions, in
@@ -249,7 +249,7 @@ def make_model(
             names, menders = maker.names, (configuration, tokenizer, maker)
 
         def build() -> tuple[Any, Any]:
-            config = engine_config(configuration, host, source.settings.modalities)
+            config = engine_config(configuration.hf_config, host, source.settings.modalities)
             if checkpoint is not None:
                 checkpoint.name_in(config.model_config)
             with set_current_vllm_config(config):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
 
 
 class Aria(Recipe):
@@ -18,7 +18,6 @@ class Aria(Recipe):
     host_class = "AriaForConditionalGeneration"
     modalities = ("image",)
     min_budget = 16
-    stand_ins = {"AriaTextModel": LanguageModel, "ParallelLMHead": LanguageModel, "LogitsProcessor": LanguageModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
         from transformers import AriaConfig, AriaTextConfig

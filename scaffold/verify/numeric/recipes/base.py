@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from types import MappingProxyType, ModuleType, SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, get_origin
+from unittest import mock
 
 import torch
 from torch import nn
 
 from scaffold.tower import adapt
+from scaffold.verify.numeric.automatic.processor import make_tokenizer
+from scaffold.verify.numeric.cpu_imports import of_tree
+from scaffold.verify.numeric.host import engine_config, prepare_modules
 from scaffold.verify.numeric.left import loading
 
 #: Tiny sizes of a tower and of a language model, by the names that most classes of configurations have for them.
@@ -62,7 +64,7 @@ class Session:
 class Recipe(ABC):
     """The knowledge about one model. Sizes are tiny; the arithmetic is the release's."""
 
-    #: Module below `vllm.model_executor.models` and class in it: a literal, which is read in the source, too
+    #: Module, whole or below `vllm.model_executor.models`, and class in it: a literal, which is read in the source, too
     #: (`recipes.classes_of`).
     module: str
     host_class: str
@@ -79,11 +81,9 @@ class Recipe(ABC):
     video_frames = 6
     #: Whether the recipe finds things out while it builds the pristine model: `facts`, for `recall` in other processes.
     learns = False
-    #: Names of the host's module, and what takes their place while the host is made; tiny towers, and language models
-    #: that are not made by the release's usual functions.
+    #: Names of the modules of the host and its bases, and what takes their place while the host is made: tiny towers,
+    #: and language models that nothing in the host's code tells.
     stand_ins: Mapping[str, Any] = MappingProxyType({})
-    #: The module below `vllm.model_executor.models` of a base's `__init__`, which looks for these names there.
-    made_in = ""
     #: Modalities that an automatic recipe makes no inputs of, with the reason; its basis; values that nothing says.
     missing: Mapping[str, str] = MappingProxyType({})
     #: Modalities of which the model takes no precomputed embeddings, with the reason.
@@ -103,9 +103,9 @@ class Recipe(ABC):
 
     def load_class(self, host: str | None = None) -> type[nn.Module]:
         """The release's host class, or the subclass `host` (`module:class`) of it."""
-        module, _, name = (host or f"vllm.model_executor.models.{self.module}:{self.host_class}").partition(":")
-        cls = getattr(import_module(module), name)
-        assert isinstance(cls, type)
+        own = self.module if of_tree(self.module) else f"vllm.model_executor.models.{self.module}"
+        module, _, name = (host or f"{own}:{self.host_class}").partition(":")
+        cls: type[nn.Module] = getattr(import_module(module), name)
         return cls
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
@@ -114,13 +114,20 @@ class Recipe(ABC):
 
         Only the language model, the tokenizer and the processor are stand-ins.
         """
+        from vllm.config import set_current_vllm_config
+
         cls = self.load_class()
-        config = engine_config(self.model_config(), self.modalities)
-        modules = [sys.modules[cls.__module__]]
-        if self.made_in:
-            modules.append(import_module(f"vllm.model_executor.models.{self.made_in}"))
-        with without_language_model(modules, self.stand_ins), loading() as made:
-            host = cls(vllm_config=config, prefix="")
+        config = engine_config(self.model_config(), cls, self.modalities)
+        multimodal = config.model_config.multimodal_config
+        multimodal.mm_encoder_only = multimodal.enable_mm_embeds = False  # an engine's defaults
+        modules = [sys.modules[base.__module__] for base in cls.__mro__]
+        with ExitStack() as replaced, set_current_vllm_config(config):
+            for module in modules:
+                for name in self.stand_ins.keys() & vars(module).keys():
+                    replaced.enter_context(mock.patch.object(module, name, self.stand_ins[name]))
+            prepare_modules(cls, config, make_tokenizer())
+            with loading() as made:
+                host = cls(vllm_config=config, prefix="")
         made.keep(host)
         if host_class is not None:
             self.adapt(host, host_class, config)
@@ -206,57 +213,6 @@ class Recipe(ABC):
         return fields
 
 
-class LanguageModel(nn.Module):  # type: ignore[misc]
-    """Stands in for the language model: towers do not use it. Hosts copy these numbers of experts from it."""
-
-    num_logical_experts = num_physical_experts = num_local_physical_experts = 0
-    num_routed_experts = num_shared_experts = num_redundant_experts = 0
-    num_moe_layers = num_expert_groups = 0
-    moe_layers = expert_weights = ()
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.make_empty_intermediate_tensors = None
-        # Gemma 4 of 0.22 asks the embedding for its device and type.
-        embedding = SimpleNamespace(weight=torch.zeros(1))
-        self.model = SimpleNamespace(make_empty_intermediate_tensors=None, embed_tokens=embedding)
-        self.logits_processor = SimpleNamespace(scale=1.0)
-
-
-class ConfiguredModel(LanguageModel):
-    """Keeps the configuration that it is made with, where hosts ask it."""
-
-    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__()
-        self.config = vllm_config.model_config.hf_text_config
-
-
-@contextmanager
-def without_language_model(modules: Sequence[ModuleType], further: Mapping[str, Any]) -> Iterator[None]:
-    """Replace what a host's `__init__` calls beyond its tower, in the namespaces of these modules."""
-    stand_ins: dict[str, Any] = {
-        "init_vllm_registered_model": LanguageModel,
-        "initialize_model": LanguageModel,
-        "Qwen3LLMForCausalLM": LanguageModel,
-        "Ernie4_5_VLMoeForCausalLM": LanguageModel,
-        "CohereCompassForCausalLM": LanguageModel,
-        "LlamaModel": LanguageModel,
-        "cached_tokenizer_from_config": lambda *args, **kwargs: SimpleNamespace(vocab=defaultdict(int)),
-        "supports_pp": lambda model: True,
-        # The lab's own configuration is current already; the stand-in lacks what layers read of it.
-        "set_current_vllm_config": lambda config: nullcontext(),
-        **further,
-    }
-    saved = [(module, name, getattr(module, name)) for module in modules for name in stand_ins if hasattr(module, name)]
-    for module, name, _ in saved:
-        setattr(module, name, stand_ins[name])
-    try:
-        yield
-    finally:
-        for module, name, value in saved:
-            setattr(module, name, value)
-
-
 def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> None:
     """Let `MULTIMODAL_REGISTRY.get_processing_info` answer without a processor or a tokenizer."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
@@ -271,51 +227,6 @@ def _answer_processing_info(cls: Any, config: SimpleNamespace, frames: int) -> N
     )
     info.get_num_frames_with_most_features = lambda *args, **kwargs: frames
     MULTIMODAL_REGISTRY.get_processing_info = lambda *args, **kwargs: info
-
-
-#: vLLM's `mm_encoder_tp_mode` of the hosts that recipes build.
-ENCODER_MODE = ContextVar("ENCODER_MODE", default="weights")
-
-
-def engine_config(hf_config: Any, modalities: Sequence[str]) -> SimpleNamespace:
-    """The fields of vLLM's `VllmConfig` that hosts and managers read, with limits that `configure` sets."""
-    limits = dict.fromkeys(modalities, 8)
-    multimodal = SimpleNamespace(
-        limits=limits,
-        get_limit_per_prompt=lambda modality: limits.get(modality, 0),
-        mm_encoder_tp_mode=ENCODER_MODE.get(),
-        enable_mm_embeds=False,
-        mm_encoder_attn_dtype=None,
-        mm_encoder_attn_backend=None,
-        mm_encoder_only=False,
-        video_pruning_rate=None,
-        get_video_pruning_spec=lambda: None,
-        is_multimodal_pruning_enabled=lambda: False,
-        mm_processor_kwargs=None,
-        mm_device_do_normalize=False,
-    )
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(
-            hf_config=hf_config,
-            hf_text_config=getattr(hf_config, "text_config", None),
-            multimodal_config=multimodal,
-            get_multimodal_config=lambda: multimodal,
-            max_model_len=4096,
-            trust_remote_code=False,
-            dtype=torch.get_default_dtype(),
-            pooler_config=SimpleNamespace(),
-            try_get_generation_config=lambda: None,
-        ),
-        quant_config=None,
-        lora_config=None,
-        cache_config=None,
-        parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=4096),
-        compilation_config=SimpleNamespace(encoder_cudagraph_max_frames_per_batch=None),  # as vLLM's own
-        use_v2_model_runner=False,
-    )
-    config.with_hf_config = lambda *args, **kwargs: config
-    return config
 
 
 def configure(config: SimpleNamespace, session: Session | None, modalities: Sequence[str], context: int = 4096) -> None:

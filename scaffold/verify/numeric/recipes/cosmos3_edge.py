@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import TOWER, LanguageModel
+from scaffold.verify.numeric.recipes.base import TOWER
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
 
 
@@ -17,7 +17,6 @@ class Cosmos3Edge(PackedGrid):
     modalities = ("image",)
     patch = (CHANNELS * PATCH * PATCH,)
     has_edges = False
-    stand_ins = {"Cosmos3EdgeForCausalLM": LanguageModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig, Siglip2VisionConfig

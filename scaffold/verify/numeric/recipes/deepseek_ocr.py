@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -65,7 +64,6 @@ class DeepseekOCR(Recipe):
             "CLIPVisionConfig": lambda **given: CLIPVisionConfig(**given | small),
         }
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import Case, Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
 
 PATCH = 4
 MERGE = 3
@@ -21,31 +20,17 @@ def token_grid(item: Item) -> tuple[int, int]:
     return -(-h // MERGE), -(-w // MERGE)
 
 
-class _Text(LanguageModel):
-    """The host re-roots the rules by which its language model renames weights."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        from vllm.model_executor.models.utils import WeightsMapper
-
-        super().__init__()
-        self.hf_to_vllm_mapper = WeightsMapper()
-
-
 class DeepseekV4(Recipe):
     """An item is its grid `(h, w)` in patches. Sides that the squares of a token do not divide are padded behind the
     layers: an image has more embeddings there than `tokens`, which are what its rows take of a budget."""
 
-    module = "deepseek_v4"
+    module = "vllm.models.deepseek_v4.common.vl_model"
     host_class = "DeepseekV4ForConditionalGeneration"
     modalities = ("image",)
     min_budget = 64
-    stand_ins: Mapping[str, Any] = {"init_vllm_registered_model": _Text}
     #: A grid that fills a budget of 64 tokens, and the budget for eight small images.
     full: Item = (24, 24)
     budget_of_eight = 64
-
-    def load_class(self, host: str | None = None) -> type[nn.Module]:
-        return super().load_class(host or f"vllm.models.deepseek_v4.common.vl_model:{self.host_class}")
 
     def model_config(self) -> Any:
         from transformers import DeepseekV4Config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,6 @@ class DeepseekVL2(Recipe):
         with mock.patch.object(timm, "create_model", small):
             return super().build(host_class)
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from vllm.transformers_utils.configs.deepseek_vl2 import DeepseekVLV2Config
 

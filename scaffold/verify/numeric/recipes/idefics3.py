@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ class Idefics3(Recipe):
     _SIDE = 4 * _PATCH
     _FEATURES = 16
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from transformers import Idefics3Config, LlamaConfig
 

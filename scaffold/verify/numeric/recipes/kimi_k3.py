@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from scaffold.verify.numeric.recipes.base import Case, Session
 from scaffold.verify.numeric.recipes.kimi_k25 import KimiK25
 from scaffold.verify.numeric.recipes.packed import MERGE, PATCH
@@ -15,12 +13,9 @@ from scaffold.verify.numeric.recipes.packed import MERGE, PATCH
 class KimiK3(KimiK25):
     """Its model code is that of NVIDIA's GPUs. Its processor makes images alone, of one frame each."""
 
-    module = "kimi_k3"
+    module = "vllm.models.kimi_k3.nvidia.model"
     host_class = "KimiK3ForConditionalGeneration"
     modalities = ("image",)
-
-    def load_class(self, host: str | None = None) -> type[nn.Module]:
-        return super().load_class(host or f"vllm.models.kimi_k3.nvidia.model:{self.host_class}")
 
     def model_config(self) -> Any:
         from vllm.transformers_utils.configs.kimi_k3 import KimiK3Config

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session
@@ -33,12 +29,6 @@ class Lfm2VL(Recipe):
     host_class = "Lfm2VLForConditionalGeneration"
     modalities = ("image",)
     min_budget = 64
-
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        """Without the context of an engine's run, which the tower does not ask for."""
-        module: Any = sys.modules[self.load_class().__module__]
-        module.set_forward_context = lambda *args: nullcontext()
-        return super().build(host_class)
 
     def model_config(self) -> Any:
         from transformers.models.lfm2_vl.configuration_lfm2_vl import Lfm2VlConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ class LlavaNext(Recipe):
     #: Grids of tiles, in tiles; the model takes the one that loses least of an image.
     _GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from transformers import CLIPVisionConfig, LlamaConfig, LlavaNextConfig
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ class LlavaOnevision(type(llava_next.RECIPE)):  # type: ignore[misc]
     host_class = "LlavaOnevisionForConditionalGeneration"
     modalities = ("image", "video")
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from transformers import LlavaOnevisionConfig, Qwen2Config, SiglipVisionConfig
 

@@ -15,7 +15,6 @@ class MiniCPMOcr(MiniCPMV46):
 
     module = "minicpm_ocr"
     host_class = "MiniCPMOcrForConditionalGeneration"
-    made_in = "minicpmv4_6"
     rows, longest = 64, (4, 16)
 
     def model_config(self) -> Any:

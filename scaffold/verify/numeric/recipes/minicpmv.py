@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from scaffold.verify.numeric.host import LanguageModel
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
 _PATCH, _SIDE = 2, 4

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import TOWER, Case, ConfiguredModel, Item, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session, stacked
 
 #: The side of a patch, and the patches along a side of the square of which each slice has about the area.
 _PATCH, _SIDE = 2, 8
@@ -27,7 +26,6 @@ class MiniCPMV46(Recipe):
     embeds_rows = 7
     #: Rows of one unit of a graph, and a slice of so many.
     rows, longest = _SIDE * (_SIDE + 1), (6, 12)
-    stand_ins = MappingProxyType({"Qwen3_5ForCausalLM": ConfiguredModel})
 
     @property
     def min_budget(self) -> int:  # type: ignore[override]

@@ -16,7 +16,7 @@ from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, TEMPO
 class MiniMaxM3(PackedGrid):
     """Images only, as the rows of a graph are."""
 
-    module = "minimax_m3"
+    module = "vllm.models.minimax_m3.nvidia.model"
     host_class = "MiniMaxM3SparseForConditionalGeneration"
     modalities = ("image",)
     has_edges = False
@@ -26,7 +26,7 @@ class MiniMaxM3(PackedGrid):
         # A fusion of all-reduces asks for compiled operators when it is imported, and is optional. Before 0.27 the
         # release takes another error than this one for a bug.
         sys.modules["vllm.compilation.passes.fusion.allreduce_rms_fusion"] = None  # type: ignore[assignment]
-        return super().load_class(host or f"vllm.models.minimax_m3.nvidia.model:{self.host_class}")
+        return super().load_class(host)
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         """Since 0.31 two Triton kernels compute the rotation, with nothing beside them for another device."""

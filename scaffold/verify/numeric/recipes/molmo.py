@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Item, Recipe, Session
 
 _PATCH, _SIDE = 14, 3
 #: Patches of a crop, an odd square that the model pads, and places that they are pooled to.
@@ -36,7 +36,6 @@ class Molmo(Recipe):
     host_class = "MolmoForCausalLM"
     modalities = ("image",)
     min_budget = _PATCHES
-    stand_ins = dict.fromkeys(("MolmoModel", "ParallelLMHead", "LogitsProcessor"), LanguageModel)
 
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         names = vars(sys.modules[self.load_class().__module__])

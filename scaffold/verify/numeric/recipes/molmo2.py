@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel, Recipe, Session
+from scaffold.verify.numeric.recipes.base import Item, Recipe, Session
 
 _SIDE, _PATCH = 28, 14
 #: Patches of a crop or frame.
@@ -17,19 +17,6 @@ _PATCHES = (_SIDE // _PATCH) ** 2
 _WIDTH, _COLUMNS = 48, 32
 #: The token that a pooled patch stands for.
 _PATCH_TOKEN = 5
-
-
-class _TextModel(LanguageModel):
-    """Embeds tokens, which the results of the model begin and end with."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.dtype = torch.get_default_dtype()
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return torch.sin(input_ids[..., None] + torch.arange(_COLUMNS, device=input_ids.device)).to(self.dtype)
-
-    get_input_embeddings = embed_input_ids
 
 
 class Molmo2(Recipe):
@@ -40,10 +27,6 @@ class Molmo2(Recipe):
     modalities = ("image", "video")
     hidden_size = _COLUMNS
     min_budget = _PATCHES
-    stand_ins = {  # noqa: RUF012
-        **dict.fromkeys(("ParallelLMHead", "LogitsProcessor"), LanguageModel),
-        "Molmo2TextModel": _TextModel,
-    }
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig

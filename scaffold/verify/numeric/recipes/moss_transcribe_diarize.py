@@ -27,15 +27,7 @@ class MossTranscribeDiarize(Recipe):
     def model_config(self) -> Any:
         from transformers import PretrainedConfig, WhisperConfig
 
-        class Whole(PretrainedConfig):  # type: ignore[misc]
-            """Answers for its part, too: the lab's engine hands each part of a model the whole configuration."""
-
-            def __getattr__(self, name: str) -> Any:
-                if name.startswith("_") or "audio_config" not in vars(self):
-                    raise AttributeError(name)
-                return getattr(self.audio_config, name)
-
-        config = Whole(audio_merge_size=_MERGE, adaptor_input_dim=_MERGE * _WIDTH)
+        config = PretrainedConfig(audio_merge_size=_MERGE, adaptor_input_dim=_MERGE * _WIDTH)
         config.text_config = PretrainedConfig(hidden_size=self.hidden_size, vocab_size=99, rms_norm_eps=1e-6)
         config.audio_config = WhisperConfig(
             d_model=_WIDTH, encoder_layers=3, encoder_attention_heads=3, encoder_ffn_dim=80, num_mel_bins=_BINS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scaffold.verify.numeric.recipes.base import Case, ConfiguredModel, LanguageModel, Session
+from scaffold.verify.numeric.recipes.base import Case, Session
 from scaffold.verify.numeric.recipes.packed import MERGE, PATCH, TEMPORAL_PATCH, PackedGrid
 
 #: Patches on a side of a window.
@@ -20,11 +20,6 @@ class MuseGlimmer(PackedGrid):
     modalities = ("image",)
     has_edges = False
     takes_embeds = False  # the model takes pixels only
-    stand_ins = {  # noqa: RUF012
-        "MuseGlimmerModel": ConfiguredModel,
-        "ParallelLMHead": LanguageModel,
-        "LogitsProcessor": LanguageModel,
-    }
 
     def model_config(self) -> Any:
         from transformers import MuseGlimmerConfig

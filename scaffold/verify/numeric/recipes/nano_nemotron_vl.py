@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from scaffold.verify.numeric.recipes import internvl
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel, Session, stacked
+from scaffold.verify.numeric.recipes.base import Item, Session, stacked
 
 #: The name of a tower with these sizes: width, layers, heads, width between the layers of its MLP.
 _TOWER, _SIZES = "vit_of_the_lab", (48, 3, 3, 64)
-
-
-class TextEmbeddings(LanguageModel):
-    """The language model's first layer, which embeds the text between frames."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(dtype=torch.get_default_dtype())
-        self.embed_tokens = nn.Embedding(99, NanoNemotronVL.hidden_size)
-        self.model = SimpleNamespace(embed_tokens=self.embed_tokens)
-
-    def embed_input_ids(self, ids: torch.Tensor) -> torch.Tensor:
-        embeddings: torch.Tensor = self.embed_tokens(ids)
-        return embeddings
-
-
-class Tokenizer:
-    """One token a word. Only the context of an image has the first."""
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
-        return [0 if word == "<image>" else 1 + sum(word.encode()) % 98 for word in text.split()]
-
-    def __call__(self, texts: Sequence[str], **kwargs: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [self.encode(text) for text in texts]}
 
 
 class NanoNemotronVL(type(internvl.RECIPE)):  # type: ignore[misc]
@@ -48,24 +21,9 @@ class NanoNemotronVL(type(internvl.RECIPE)):  # type: ignore[misc]
 
     module = "nano_nemotron_vl"
     host_class = "NemotronH_Nano_VL_V2"
-    stand_ins: Mapping[str, Any] = {
-        "init_vllm_registered_model": TextEmbeddings,
-        "cached_tokenizer_from_config": lambda config: Tokenizer(),
-    }
 
     SIDE = 64
 
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        from scaffold.verify.numeric.automatic.host import leave_out_bfloat16
-
-        module = sys.modules[self.load_class().__module__]
-        # The model asks for its tokenizer when it embeds a video, too, and rounds features to bfloat16.
-        vars(module).update(self.stand_ins)
-        leave_out_bfloat16(self.load_class())
-        host, config = super().build(host_class)
-        return host, config
-
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
         from vllm.transformers_utils.configs import radio

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import Item, LanguageModel
+from scaffold.verify.numeric.recipes.base import Item
 from scaffold.verify.numeric.recipes.one_image import OneImage
 
 #: The name of a tower with these sizes. Its width is in the neck's code.
@@ -26,9 +26,6 @@ class NemotronParse(OneImage):
     IMAGE = (48, 128)
     FEATURES = 3 * 2 + 1
     min_budget = FEATURES
-    stand_ins = {  # noqa: RUF012
-        "MBartDecoderNoPos": LanguageModel, "ParallelLMHead": LanguageModel, "LogitsProcessor": LanguageModel,
-    }  # fmt: skip
 
     def parts(self) -> dict[str, Any]:
         from transformers import BartConfig, PretrainedConfig

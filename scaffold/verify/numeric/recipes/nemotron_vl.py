@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,17 +10,11 @@ import torch
 from torch import nn
 
 from scaffold.verify.numeric.recipes import internvl
-from scaffold.verify.numeric.recipes.base import LanguageModel, Session
+from scaffold.verify.numeric.recipes.base import Session
 
 #: The name of a tower with these sizes: width, layers, heads, width between the layers of its MLP.
 _TOWER, _SIZES = "vit_of_the_lab", (48, 3, 3, 64)
 _HIDDEN = 32
-
-
-class _Language(LanguageModel):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(hidden_size=_HIDDEN)
 
 
 class _Radio(nn.Module):  # type: ignore[misc]
@@ -50,18 +43,9 @@ class NemotronVL(type(internvl.RECIPE)):  # type: ignore[misc]
     SIDE = _IMAGE_SIZE = 64
     _PATCH_SIZE = 16
     stand_ins = {  # noqa: RUF012
-        "init_vllm_registered_model": _Language,
         "AutoModel": SimpleNamespace(from_config=lambda *args, **kwargs: _Radio()),
     }
 
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        from scaffold.verify.numeric.automatic.host import leave_out_bfloat16
-
-        leave_out_bfloat16(self.load_class())  # the model rounds features to it
-        host, config = super().build(host_class)
-        return host, config
-
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ class OneImage(Recipe):
     def parts(self) -> dict[str, Any]:
         """`vision_config` and `text_config`, with `hidden_size`."""
 
-    @cache  # noqa: B019 - one recipe a process
     def model_config(self) -> Any:
         import transformers
 

@@ -7,15 +7,8 @@ from typing import Any
 
 import torch
 
-from scaffold.verify.numeric.recipes.base import TOWER, Item, LanguageModel, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Item, stacked
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
-
-
-class _TextModel(LanguageModel):
-    """The model looks for the part of it that embeds tokens."""
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("no image needs it")
 
 
 class Ovis2_5(PackedGrid):
@@ -26,7 +19,6 @@ class Ovis2_5(PackedGrid):
     modalities = ("image",)
     has_edges = False  # the release's function of sizes is a method of its processor
     takes_embeds = False  # the model takes none
-    stand_ins = {"init_vllm_registered_model": _TextModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig  # the checkpoints bring their own class as remote code

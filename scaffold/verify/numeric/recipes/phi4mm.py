@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
+from scaffold.verify.numeric.host import LanguageModel
 from scaffold.verify.numeric.recipes import calls
-from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, LanguageModel, Recipe, Session, stacked
+from scaffold.verify.numeric.recipes.base import TOWER, Case, Item, Recipe, Session, stacked
 
 
 def small_tower(layer_idx: int = -1, **kwargs: Any) -> nn.Module:
@@ -28,11 +28,7 @@ class Phi4MM(Recipe):
     host_class = "Phi4MMForCausalLM"
     modalities = ("image",)
     min_budget = 256
-    stand_ins = {  # noqa: RUF012
-        **dict.fromkeys(("LlamaModel", "ParallelLMHead", "LogitsProcessor", "AudioEmbedding"), LanguageModel),
-        "get_pp_group": lambda: SimpleNamespace(world_size=1),
-        "get_navit_vision_model": small_tower,
-    }
+    stand_ins = {"get_navit_vision_model": small_tower, "AudioEmbedding": LanguageModel}  # noqa: RUF012
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig

@@ -10,7 +10,6 @@ class SmolVLM(type(idefics3.RECIPE)):  # type: ignore[misc]
 
     module = "smolvlm"
     host_class = "SmolVLMForConditionalGeneration"
-    made_in = "idefics3"
 
 
 RECIPE = SmolVLM()

@@ -10,7 +10,6 @@ class UnlimitedOCR(DeepseekOCR):
 
     module = "unlimited_ocr"
     host_class = "UnlimitedOCRForCausalLM"
-    made_in = "deepseek_ocr"
 
 
 RECIPE = UnlimitedOCR()

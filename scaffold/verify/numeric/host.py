@@ -1,4 +1,4 @@
-"""The model, made by its own `__init__`, with a stand-in for its language model, and the engine's configuration."""
+"""The stand-in for language models, and the engine's configuration, that every recipe makes a model with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
@@ -19,7 +20,6 @@ from torch import nn
 
 from scaffold.verify.numeric.automatic.configuration import (
     MODELS,
-    Configuration,
     init_trees,
     lineage,
     method_trees,
@@ -28,11 +28,12 @@ from scaffold.verify.numeric.automatic.refusal import NoRecipe
 from scaffold.verify.numeric.automatic.shrink import LAYERS
 from scaffold.verify.numeric.cpu_imports import of_tree
 from scaffold.verify.numeric.left import loading
-from scaffold.verify.numeric.recipes.base import ENCODER_MODE
 
 #: Larger hosts take minutes, or more memory than a test machine has.
 MOST_PARAMETERS = 400_000_000
 SOUND = "audio"
+#: vLLM's `mm_encoder_tp_mode` of the hosts that are built.
+ENCODER_MODE = ContextVar("ENCODER_MODE", default="weights")
 
 
 class LanguageModel(nn.Module):  # type: ignore[misc]
@@ -80,6 +81,10 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Not even itself: whoever walks through a host's modules would find any attribute here."""
+        return iter(())
+
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         yield nn.Parameter(torch.zeros(1), requires_grad=False)
 
@@ -109,7 +114,7 @@ def _config_among(given: Sequence[Any]) -> Any:
     return None
 
 
-def engine_config(configuration: Configuration, host: type, modalities: Sequence[str]) -> Any:
+def engine_config(hf_config: Any, host: type, modalities: Sequence[str]) -> Any:
     """A `VllmConfig` of the release around a small configuration. `recipes.base.configure` sets the limits.
 
     `modalities` are those that the lab wants.
@@ -117,7 +122,7 @@ def engine_config(configuration: Configuration, host: type, modalities: Sequence
     from vllm.config import get_current_vllm_config
 
     config = copy.copy(get_current_vllm_config())
-    config.model_config = _model_config(configuration.hf_config, host, modalities)
+    config.model_config = _model_config(hf_config, host, modalities)
     config.quant_config = None
     config.compilation_config = copy.copy(config.compilation_config)
     config.compilation_config.static_forward_context = {}  # layers enter their names, once each
@@ -250,14 +255,9 @@ def build_host(cls: Any, config: Any, tokenizer: Any, small: bool = True) -> nn.
 
     A `small` one is a test machine's: a tower that is large whatever the configuration says is cut or refused.
     """
-    _leave_out_the_language_model(cls, tokenizer)
-    LanguageModel.width = config.model_config.model_arch_config.hidden_size
+    prepare_modules(cls, config, tokenizer)
     if small:
         _make_timm_shallow()
-    leave_out_bfloat16(cls)
-    _name_remote_towers(cls)
-    utils = import_module("vllm.model_executor.models.utils")
-    utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
     torch.manual_seed(0)
     host: nn.Module = cls.__new__(cls)
     if not isinstance(host, cls):
@@ -278,6 +278,16 @@ def build_host(cls: Any, config: Any, tokenizer: Any, small: bool = True) -> nn.
     if small and size > MOST_PARAMETERS:
         raise MemoryError(f"{size // 10**6} million parameters whatever the configuration says")
     return host
+
+
+def prepare_modules(cls: Any, config: Any, tokenizer: Any) -> None:
+    """Change the modules of a host and of vLLM, so that it is made with its towers alone."""
+    _leave_out_the_language_model(cls, tokenizer)
+    LanguageModel.width = config.model_config.model_arch_config.hidden_size
+    leave_out_bfloat16(cls)
+    _name_remote_towers(cls)
+    utils = import_module("vllm.model_executor.models.utils")
+    utils.StageMissingLayer.parameters = LanguageModel.parameters  # hosts ask their language model for a device
 
 
 class _Torch(ModuleType):
@@ -356,7 +366,7 @@ def _leave_out_the_language_model(cls: type, tokenizer: Any) -> None:
         "supports_pp": lambda model: True,
     }
     for name, module in list(sys.modules.items()):
-        if of_tree(name):
+        if of_tree(name) and module is not None:  # None: one that cannot be found
             for key in stand_ins.keys() & vars(module).keys():
                 setattr(module, key, stand_ins[key])
     trees = list(init_trees(cls))
