@@ -154,11 +154,10 @@ def _record(request: dict[str, Any], events: Events, stages: Stages) -> None:
             except Exception as error:
                 missing[modality] = f"{type(error).__name__}: {str(error)[:300]}"
                 break
-    configuration = recipe.hf_config if not recipe.learns else recipe.model_config()
     recording = Recording(
         module=type(host).__module__,
         class_name=type(host).__name__,
-        configuration=json.loads(json.dumps(configuration, default=lambda one: entries(one) or str(one))),
+        configuration=json.loads(json.dumps(recipe.hf_config, default=lambda one: entries(one) or str(one))),
         basis=tuple(recipe.basis),
         guessed=tuple(recipe.guessed),
         numbers=recorder.numbers(),

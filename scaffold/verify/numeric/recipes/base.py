@@ -120,11 +120,11 @@ class Recipe(ABC):
         config = engine_config(self.model_config(), cls, self.modalities)
         multimodal = config.model_config.multimodal_config
         multimodal.mm_encoder_only = multimodal.enable_mm_embeds = False  # an engine's defaults
-        modules = [sys.modules[base.__module__] for base in cls.__mro__]
+        stand_ins = self.stand_ins
         with ExitStack() as replaced, set_current_vllm_config(config):
-            for module in modules:
-                for name in self.stand_ins.keys() & vars(module).keys():
-                    replaced.enter_context(mock.patch.object(module, name, self.stand_ins[name]))
+            for module in {sys.modules[base.__module__] for base in cls.__mro__}:
+                for name in stand_ins.keys() & vars(module).keys():
+                    replaced.enter_context(mock.patch.object(module, name, stand_ins[name]))
             prepare_modules(cls, config, make_tokenizer())
             with loading() as made:
                 host = cls(vllm_config=config, prefix="")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
-
-from torch import nn
 
 from scaffold.verify.numeric.recipes.base import TOWER
 from scaffold.verify.numeric.recipes.packed import CHANNELS, MERGE, PATCH, PackedGrid
@@ -21,12 +18,6 @@ class KimiVL(PackedGrid):
     grid, axes = "image_grid_hws", 2
     has_edges = False
     takes_embeds = False  # the model takes pixels only
-
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
-        """With the table of angles as a buffer: the release makes it on its platform's device, here the host."""
-        host, config = super().build(host_class)
-        host.register_buffer("angles", host.vision_tower.encoder.rope_2d.precomputed_freqs_cis, persistent=False)
-        return host, config
 
     def model_config(self) -> Any:
         from vllm.transformers_utils.configs.kimi_vl import KimiVLConfig

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from scaffold.verify.numeric.recipes import calls
 from scaffold.verify.numeric.recipes.base import Case, Item, Recipe, Session
@@ -29,12 +26,12 @@ class Phi3V(Recipe):
     #: Tiles of every image, the whole one among them.
     _TILES = 4
 
-    def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
+    @property
+    def stand_ins(self) -> dict[str, Any]:  # type: ignore[override]
+        """The tower's configuration is a constant of the module; its width is one of the model's code."""
         from transformers import CLIPVisionConfig
 
-        # The tower's configuration is a constant of the module; its width is one of the model's code.
-        module: Any = sys.modules[self.load_class().__module__]
-        module.CLIP_VIT_LARGE_PATCH14_336_CONFIG = CLIPVisionConfig(
+        small = CLIPVisionConfig(
             hidden_size=WIDTH,
             intermediate_size=64,
             projection_dim=48,
@@ -43,7 +40,7 @@ class Phi3V(Recipe):
             image_size=SIDE,
             patch_size=14,
         )
-        return super().build(host_class)
+        return {"CLIP_VIT_LARGE_PATCH14_336_CONFIG": small}
 
     def model_config(self) -> Any:
         from transformers import PretrainedConfig
