@@ -146,13 +146,6 @@ def _nano_nemotron_vl() -> Any:
     return config
 
 
-def _nemotron_text() -> dict[str, Any]:
-    """Stand-ins for the language model, whose type the model reads, and for the tokenizer."""
-    from scaffold.verify.numeric.recipes.nano_nemotron_vl import RECIPE
-
-    return dict(RECIPE.stand_ins)
-
-
 def _llava() -> Any:
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
@@ -529,8 +522,7 @@ SUBJECTS = {
     "llava_next": Subject("LlavaNextForConditionalGeneration", "llava_next", _llava_next, SIZES, _tiles(336)),
     "llava_onevision": Subject("LlavaOnevisionForConditionalGeneration", "llava_onevision", _llava_onevision, SIZES,
                                _tiles(384)),
-    "nano_nemotron_vl": Subject("NemotronH_Nano_VL_V2", "nano_nemotron_vl", _nano_nemotron_vl, SIZES, _flat_tiles,
-                                _nemotron_text),
+    "nano_nemotron_vl": Subject("NemotronH_Nano_VL_V2", "nano_nemotron_vl", _nano_nemotron_vl, SIZES, _flat_tiles),
     "llava": Subject("LlavaForConditionalGeneration", "llava", _llava, COUNTS, _square(336)),
     "mistral3": Subject("Mistral3ForConditionalGeneration", "mistral3", _mistral3, GRIDS, _grids),
     "paligemma": Subject("PaliGemmaForConditionalGeneration", "paligemma", _paligemma, COUNTS, _square(224)),
