@@ -579,10 +579,9 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             release,
             "--yes",
         ]
-        shipped = name in shipped_names()
-        port = load_port(name) if shipped else None
+        port = load_port(name) if name in shipped_names() else None
         # A draft of images alone may be explicit where the shipped descriptor, for adapters, has videos, too.
-        if port is None or (not reentrant and prepare_port(port, tree, replace=True).plan.reenters):
+        if port is None or (not reentrant and isinstance(port, CutPort) and len(port.modalities) > 1):
             layout = ["--layout", "rows" if subject.calls is GRIDS else "cut"]
             encoder = ["--audio"] if subject.modalities == ("audio",) else layout
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
