@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaffold.runtime import Limits
 from scaffold.runtime.adapter import Item
@@ -49,6 +50,30 @@ class Owner:
     def _select_items(self, inputs, indices):
         pixels = inputs["pixels"] if self.keeps_all else inputs["pixels"] + 1
         return {"pixels": pixels, "grid": inputs["grid"]}, ()
+
+
+class Kernels(TorchDispatchMode):
+    """The operators that run, each with the types of its tensors: a device loads a kernel for each."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add((func, *(value.dtype for value in args if isinstance(value, torch.Tensor))))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_first_call_makes_no_noise_whose_kernel_the_start_has_not_loaded(dtype):
+    speaker = adapter()
+    speaker.owner.device, speaker.owner.dtype = torch.device("cpu"), dtype
+    with Kernels() as start:
+        speaker.warm_up(alone=False)
+    with Kernels() as first:
+        assert speaker.signature(call(dtype=dtype)) is not None
+    noise = {one for one in first.seen if one[0]._schema.name == "aten::rand_like"}
+    assert noise == {one for one in start.seen if one[0]._schema.name == "aten::rand_like"} != set()
 
 
 def call(grid=((1, 2), (2, 3)), seed=0, dtype=torch.float32, **more):

@@ -28,7 +28,7 @@ from scaffold.runtime.trace import Trace
 from scaffold.runtime.tuning import Proof, Tuned, moved, read_choice, tune, tuning_of
 from scaffold.runtime.vllm import weights
 from scaffold.runtime.vllm.dialect import ManagerDialect, installed_dialect
-from scaffold.runtime.vllm.model import VllmAdapter, inherits, own_axes, sync_allowed
+from scaffold.runtime.vllm.model import VllmAdapter, inherits, observe, own_axes, sync_allowed
 from scaffold.runtime.vllm.refusal import Refusal, refusal_of, shards_items
 from scaffold.runtime.vllm.settings import SOUND, Settings, read_settings
 
@@ -111,6 +111,9 @@ class EncoderCudaGraphManager:
         self.dtype = dtype
         self.model = model
         self.settings = read_settings(vllm_config)
+        self.use_dp = shards_items(vllm_config)
+        if self.use_dp:
+            observe(model)
         self.config = model.get_encoder_cudagraph_config()
         dialect = self._dialect
         self._capture_axes = tuple(tuple(axis) for axis in getattr(self.config, "capture_axes", ()))
@@ -120,7 +123,6 @@ class EncoderCudaGraphManager:
         multimodal = vllm_config.model_config.multimodal_config
         assert multimodal is not None
         self._choose_frames(vllm_config.compilation_config, multimodal)
-        self.use_dp = shards_items(vllm_config)
         self.budget_graphs: dict[Any, Any] = {}
         self.graph_pool = None
         self._choose_paths(dialect)

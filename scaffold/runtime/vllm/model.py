@@ -210,6 +210,30 @@ def own_axes(axes: AxisKeys) -> AxisKeys:
     return tuple([axis for axis in axes if not isinstance(axis, Room)])
 
 
+@contextmanager
+def without_sharding(model: Any) -> Iterator[None]:
+    """Keep a tower from spreading items over the ranks that the manager has spread already.
+
+    With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward. Ranks
+    that replay different batches, or none, would then wait for each other or mix their outputs.
+    """
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    sharding = [module for module in modules if getattr(module, "use_data_parallel", None) is True]
+    for module in sharding:
+        module.use_data_parallel = False
+    try:
+        yield
+    finally:
+        for module in sharding:
+            module.use_data_parallel = True
+
+
+def observe(model: Any) -> None:
+    """Let a port of rows find out how its model calls the encoder, on a batch of its own: no rank has a part of it."""
+    with without_sharding(model):
+        getattr(model, "_encoder_cudagraph_call", None)
+
+
 class VllmAdapter:
     """Speaks one generation. `owner` is the drop-in manager; the adapter calls its replaceable steps."""
 
@@ -246,7 +270,7 @@ class VllmAdapter:
             return None
 
         def run_with_tables(inputs: Inputs, replay: Replay) -> Sequence[torch.Tensor] | None:
-            with self.tables:
+            with self._without_nested_sharding(), self.tables:
                 return run(inputs, replay)
 
         return run_with_tables
@@ -260,11 +284,12 @@ class VllmAdapter:
         """Run what calls run outside of graphs, while nobody waits; the model's code only where its rank is `alone`.
 
         Torch compiles `prod` of integers, with which models and ports read grids on the device, at its first use in a
-        process: 0.7 to 1 s of the first image of Kimi-VL, on an H100. The first comparison (`_measure`) loads a kernel:
-        40 ms on an H200.
+        process: 0.7 to 1 s of the first image of Kimi-VL, on an H100. The first comparison (`_measure`) loads a kernel,
+        and so does its noise: 40 and 29 ms on an H200.
         """
         grid = torch.ones(2, dtype=torch.int64, device=self.owner.device)
         torch.equal(grid, grid.prod().expand(2))
+        _noise(torch.ones(2, dtype=self.owner.dtype, device=self.owner.device))
         if not alone:
             return
         try:
@@ -558,24 +583,8 @@ class VllmAdapter:
         # DeepSeek-VL2 (0.33) inherits the protocol's empty method.
         return _NO_EAGER_FORWARD if output is None else output
 
-    @contextmanager
-    def _without_nested_sharding(self) -> Iterator[None]:
-        """Keep a tower from spreading items over the ranks that the manager has spread already.
-
-        With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward. Ranks
-        that replay different batches, or none, would then wait for each other or mix their outputs.
-        """
-        if not self.owner.use_dp or not isinstance(self.model, torch.nn.Module):
-            yield
-            return
-        sharding = [m for m in self.model.modules() if getattr(m, "use_data_parallel", None) is True]
-        for module in sharding:
-            module.use_data_parallel = False
-        try:
-            yield
-        finally:
-            for module in sharding:
-                module.use_data_parallel = True
+    def _without_nested_sharding(self) -> AbstractContextManager[None]:
+        return without_sharding(self.model) if self.owner.use_dp else contextlib.nullcontext()
 
     def output_rows(self, path: str, tokens: int) -> int | None:
         return tokens if self.plain_post else None

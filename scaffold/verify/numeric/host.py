@@ -61,7 +61,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or name in ("quant_method", "sampler"):
+            if name.startswith("_") or name in ("quant_config", "quant_method", "sampler"):
                 raise
             made: Any = {"weight": torch.zeros(1, 1), "dtype": torch.float32}.get(name)
             made = LanguageModel() if made is None else made
