@@ -148,7 +148,7 @@ def read_json(file: Path, code: str, wanted: str, parse: Callable[[Any], _Parsed
 def show_result(
     console: Console, text: str, markdown: Path | None, svg: Path | None, picture: Callable[[], str]
 ) -> None:
-    """The picture in its file, if one is asked for, and the text in its own or for the user."""
+    """The picture in its file, if the user names one, and the text in its own or for the user."""
     if svg is not None:
         write_output(svg, picture())
     if markdown is not None:

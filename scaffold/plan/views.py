@@ -166,8 +166,16 @@ class View:
     may_be_empty: bool
     #: Whether the port gives precomputed embeddings the model's type: ranks gather them, and one type.
     casts_embeds: bool
-    #: Whether the features of an item take tokens of the model's context.
+    #: Whether the rows that a graph gives of an item take as many tokens of the model's context.
     takes_context: bool
+
+    @property
+    def context_why(self) -> str:
+        """Why they take none."""
+        return (
+            "The decoder reads the features by cross-attention: they take no room in its context, whose length "
+            "therefore bounds nothing."
+        )
 
     @property
     def budget_head(self) -> Code | None:
@@ -383,6 +391,14 @@ class UnitsView(View):
     may_be_none: bool
     #: Whether parsed inputs may be None by their type.
     may_be_nothing: bool
+    #: Whether the model makes the embeddings of one item after another.
+    finishes_apart: bool
+
+    @property
+    def context_why(self) -> str:
+        if not self.finishes_apart:
+            return super().context_why
+        return f"An item may take fewer tokens of the context than its {self.units} have in a graph."
 
     @property
     def has_property(self) -> bool:
@@ -1192,8 +1208,10 @@ def _units(
         return Code(f"self.{extraction.after}({call})" if follows else call)
 
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
+    shared = {**shared, "takes_context": shared["takes_context"] and loop is None}
     return UnitsView(
         **shared,
+        finishes_apart=loop is not None,
         modalities=(modality,),
         embeds=port.embeds,
         buffer_keys=[*joined],

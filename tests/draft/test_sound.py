@@ -112,7 +112,7 @@ def test_what_another_encoder_of_a_model_serves_is_left_out_with_a_note(
     reference: str, drafted: str, left: list[str], release_tree: Any
 ) -> None:
     recording = Recording("", "", {}, (), (), {}, {}, (), (), {})
-    notes = omitted(locate(release_tree("0.33.0"), reference), recording, [drafted], "")
+    notes = omitted(locate(release_tree("0.33.0"), reference), recording, [drafted], "", alone=False)
     assert [(note.code, note.message.split("`")[1]) for note in notes] == [("VCG484", name) for name in left]
 
 
