@@ -20,6 +20,7 @@ from scaffold.descriptor.expressions import (
     Function,
     Name,
     parse_expression,
+    path_names,
 )
 from scaffold.descriptor.port import CHAIN_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY, property_of
 from scaffold.descriptor.sections import ABSENT, WEIGHTS, Count, SizedField, UnitInput
@@ -28,6 +29,7 @@ from scaffold.render import Code, Signatures, pyrepr
 
 if TYPE_CHECKING:
     from scaffold.cut import Extraction, Sharding
+    from scaffold.cut.extract import Prepared
     from scaffold.descriptor import AnyPort
     from scaffold.descriptor.sections import CutModality, Explicit, ExplicitRows, Modality, Path, Sequences
     from scaffold.protocol import Dialect, ProtocolProfile
@@ -53,9 +55,10 @@ _LEAST_BATCH = 8
 #: The buffers of rotary embeddings, by vLLM's words.
 _ROTARY = "rotary_pos_emb"
 
-#: No code at all.
 #: The features of an item in a loop over items.
 _ENCODED = "encoded"
+
+#: No code at all.
 _NONE = Code("")
 
 
@@ -143,7 +146,7 @@ class Entry:
     statements: tuple[Code, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """The names that the templates of every layout see."""
 
@@ -157,9 +160,10 @@ class View:
     gate_why: str | None
     hidden_size: Code
     buffer_keys: list[str]
-    budget_min: Code
-    budget_why: str | None
-    budget_lets: Lets
+    #: The smallest budget. A class that ports share may know it.
+    budget_min: Code = _NONE
+    budget_why: str | None = None
+    budget_lets: Lets = ()
     forward: Code
     checks_types: bool
     #: Whether a batch may be without items, as one of a rank where ranks share the items and there are graphs.
@@ -301,6 +305,8 @@ class CutView(ReentryView):
 
     #: The units, and the arguments of the encoder beside them that have an entry for each.
     buffers: tuple[UnitBuffer, ...]
+    #: Whether the encoder takes or gives something else than units and their features.
+    wraps: bool
     #: The shape of one unit of the pixels, where the encoder gets what other parts have made of it.
     pixel_shape: Code | None = None
     padded: bool = False
@@ -335,11 +341,6 @@ class CutView(ReentryView):
         return bool(self.pixel_shapes)
 
     @property
-    def wraps(self) -> bool:
-        """Whether the encoder takes or gives something else than units and their features."""
-        return bool(self.absent or self.fixed or self.mask or self.features or self.crops)
-
-    @property
     def input_key(self) -> str:
         """The input that a manager reads by itself (to 0.22). Its pixels need not be units: it gets none."""
         return "no_pixels"
@@ -369,6 +370,11 @@ class UnitsView(View):
     joined: dict[str, Code]
     tokens: Code
     token_lets: Lets
+    #: The tokens of a unit, by which budgets count: a property, where they are more than an attribute or a number.
+    unit_tokens: Code
+    has_property: bool
+    #: Whether a unit claims more tokens than it has. Else each graph would be as large as a batch can be.
+    claims: bool
     pixel_shape: Code
     pixel_lets: Lets
     pixel_dtype: Code
@@ -401,18 +407,8 @@ class UnitsView(View):
         return f"An item may take fewer tokens of the context than its {self.units} have in a graph."
 
     @property
-    def has_property(self) -> bool:
-        """Whether the tokens of a unit are more than an attribute of the model or a number."""
-        return bool(self.token_lets) or not (_is_path(self.tokens) or self.tokens.isdigit())
-
-    @property
     def budget_unit(self) -> Code | None:
         return self.unit_tokens if self.budget_min == self.unit_tokens else None
-
-    @property
-    def claims(self) -> bool:
-        """Whether a unit claims more tokens than it has. Else each graph would be as large as a batch can be."""
-        return self.single and self.tokens.isdigit() and int(self.tokens) < _LEAST_BATCH
 
     @property
     def budget_units(self) -> Code:
@@ -420,11 +416,6 @@ class UnitsView(View):
         if self.claims:
             return Code(f"token_budget // self._encoder_cudagraph_{self.unit}_tokens")
         return Code("token_budget" if self.tokens == "1" else f"token_budget // {self.unit_tokens}")
-
-    @property
-    def unit_tokens(self) -> Code:
-        """The tokens of a unit, by which budgets count."""
-        return Code(f"self._encoder_cudagraph_{self.unit}_tokens") if self.has_property else self.tokens
 
     @property
     def units(self) -> Code:
@@ -758,7 +749,8 @@ class PackedView(SizedView):
     merge_w: Code
     has_time: bool
     tower: Code
-    grid_tensor: bool
+    #: The sizes in the form that its metadata method takes.
+    tower_sizes: Code
     eager: Code
     after: Code | None
     after_why: str | None
@@ -929,26 +921,6 @@ class PathView:
         """The name as a part of identifiers and of comments; the descriptor's rules make it a plain word."""
         return Code(self.name)
 
-    @property
-    def tokens_name(self) -> Code:
-        return Code(f"{self.name}_tokens")
-
-    @property
-    def patches_name(self) -> Code:
-        return Code(f"{self.name}_patches")
-
-    @property
-    def tiles_name(self) -> Code:
-        return Code(f"{self.name}_tiles")
-
-    @property
-    def pixels_name(self) -> Code:
-        return Code(f"{self.name}_pixels")
-
-    @property
-    def count_name(self) -> Code:
-        return Code(f"num_{self.name}")
-
 
 @dataclass(frozen=True)
 class PathsView(SizedView):
@@ -968,14 +940,21 @@ class PathsView(SizedView):
         return [self.single.name, self.many.name]
 
     @property
+    def config_head(self) -> Code | None:
+        first = {"dual": f"{self.single.word}_tokens", "named": "_"}.get(self.dialect.paths.value)
+        if first is None:
+            return None
+        return Code(f"{first}, {self.many.word}_tokens = self._get_encoder_cudagraph_tile_tokens()")
+
+    @property
     def budget_head(self) -> Code:
-        return Code(f"{self.single.tokens_name}, _ = self._get_encoder_cudagraph_tile_tokens()")
+        return Code(f"{self.single.word}_tokens, _ = self._get_encoder_cudagraph_tile_tokens()")
 
     @property
     def tiles_of_item(self) -> Code:
         """The tiles of item `i` in order, cut from lists of both kinds."""
         return _joined(
-            f"{path.tiles_name}[i]" if path is self.single else f"*{path.tiles_name}[start : start + {path.count}]"
+            f"{path.word}_tiles[i]" if path is self.single else f"*{path.word}_tiles[start : start + {path.count}]"
             for path in self.ordered
         )
 
@@ -1092,17 +1071,13 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
             ),
         }
         if port.item is not None:
-            shapes["rows_per_token"] = names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge}))
+            shapes["rows_per_token"] = names.code(_squared(port.item.merge))
     pixels = next(iter(port.modalities.values())).pixels
     unit = [sided.code(side) for side in port.forward.unit or port.pixels.shape]
     absent = tuple(name for name, entry in port.forward.with_.items() if entry == ABSENT)
     mask = port.mask
     given = {
-        name: UnitBuffer(
-            name,
-            _joined(map(sided.code, entry.shape)),
-            Code("dtype" if entry.dtype == WEIGHTS else f"torch.{entry.dtype}"),
-        )
+        name: _buffer(name, entry, sided)
         if isinstance(entry, UnitInput)
         else UnitBuffer(name, Code(f"1, 1, {unit[0]}"), Code("dtype"))
         for name, entry in port.forward.with_.items()
@@ -1110,23 +1085,18 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
     }
     keys = {"pixels": pixels} | {name: name for name in given}
     parameters = ["units", *port.forward.with_]
-    fixed: tuple[tuple[str, Code], ...] = ()
+    fixed: dict[str, Code] = {}
     if port.loop:  # all that it reads is handed over
         others = [one for one in port.forward.call.args[1:] if isinstance(one, Name | Attribute)]
-        fixed = tuple(
-            (one.path.rpartition(".")[2].partition("[")[0], Code(one.path))
-            for one in others
-            if isinstance(one, Attribute)
-        )
-        named = {path: name for name, path in fixed}
-        parameters = ["units", *(named[Code(one.path)] if isinstance(one, Attribute) else one.name for one in others)]
+        fixed = {path_names(one.path)[-1]: Code(one.path) for one in others if isinstance(one, Attribute)}
+        parameters = ["units", *(one.name if isinstance(one, Name) else path_names(one.path)[-1] for one in others)]
+    features = _features(port)
+    wraps = bool(absent or mask or fixed or features)
     return CutView(
         **_shared(port, profile, facts),
-        **_reentry(port, facts, "encode_units" if absent or mask or fixed or _features(port) else "encode"),
+        **_reentry(port, facts, "encode_units" if wraps else "encode"),
+        wraps=wraps,
         buffer_keys=list(keys.values()),
-        budget_min=Code("self._encoder_cudagraph_features[:-1].numel()"),
-        budget_why="Tokens of one unit.",
-        budget_lets=(),
         forward=_bound(
             port.forward.call,
             {name: f"inputs[{pyrepr(key)}]{'.unsqueeze(0)' if port.forward.axis else ''}" for name, key in keys.items()}
@@ -1135,11 +1105,9 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
         buffers=(UnitBuffer(pixels, _joined(unit), _pixel_dtype(port.pixels.dtype, facts)), *given.values()),
         absent=absent,
         mask=mask,
-        fixed=fixed,
+        fixed=tuple(fixed.items()),
         unit_parameters=_joined(
-            f"{name}: Any"
-            if name in dict(fixed)
-            else f"{name}: torch.Tensor{' | None' * (name in absent or name == mask)}"
+            f"{name}: Any" if name in fixed else f"{name}: torch.Tensor{' | None' * (name in absent or name == mask)}"
             for name in parameters
         ),
         units=_joined([f"units{'.squeeze(0)' if port.forward.axis else ''}", *given]),
@@ -1149,7 +1117,7 @@ def _cut(port: CutPort, profile: ProtocolProfile, facts: TreeFacts) -> CutView |
             else Code(f"*(row[{layer.column}] for row in {layer.table})")
             for layer in port.forward.layers
         ),
-        features=_features(port),
+        features=features,
         result_of=_result_of(port.forward.result),
         axis=port.forward.axis,
         channels=port.forward.channels,
@@ -1179,12 +1147,13 @@ def _units(
     values.insert(extraction.place, _ENCODED if loop else parts if extraction.split else "features")
     embeddings = f"self.{extraction.after}({', '.join(values)})"
     tokens, unit = token_names.code(explicit.tokens), port.unit
-    least, why = tokens, f"One {unit}."
-    if tokens.isdigit() and int(tokens) < _LEAST_BATCH:
+    has_property = bool(token_lets) or not (_is_path(tokens) or tokens.isdigit())
+    unit_tokens = Code(f"self._encoder_cudagraph_{unit}_tokens") if has_property else tokens
+    least, why = unit_tokens, f"One {unit}."
+    few = tokens.isdigit() and int(tokens) < _LEAST_BATCH
+    if few:
         least = Code(str(_LEAST_BATCH))
         why = "vLLM batches at most as many items as the smallest budget has tokens."
-    elif token_lets or not (_is_path(tokens) or tokens.isdigit()):
-        least = Code(f"self._encoder_cudagraph_{unit}_tokens")
     shapes = {modality.pixels: port.pixels.shape} | {name: entry.shape for name, entry in port.beside.items()}
     joined = {key: f"mm_kwargs[{pyrepr(key)}]" for key in shapes}
     if explicit.single and extraction.regroups:
@@ -1217,7 +1186,6 @@ def _units(
         buffer_keys=[*joined],
         budget_min=least,
         budget_why=why,
-        budget_lets=(),
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],
@@ -1230,14 +1198,7 @@ def _units(
         copies=facts.copies,
         parses=parses,
         counts=_row_counts(size, modality.pixels in port.grids) if size else Code(""),
-        beside=tuple(
-            UnitBuffer(
-                name,
-                _joined(map(shape_names.code, entry.shape)),
-                Code("dtype" if entry.dtype == WEIGHTS else f"torch.{entry.dtype}"),
-            )
-            for name, entry in port.beside.items()
-        ),
+        beside=tuple(_buffer(name, entry, shape_names) for name, entry in port.beside.items()),
         parsed=(extraction.parsed[0], Code(extraction.parsed[1])) if extraction.parsed else None,
         unpacked=(Code(extraction.unpacked[0]), Code(extraction.unpacked[1])) if extraction.unpacked else None,
         single=explicit.single,
@@ -1245,11 +1206,19 @@ def _units(
         joined={key: Code(value) for key, value in joined.items()},
         tokens=tokens,
         token_lets=token_lets,
+        unit_tokens=unit_tokens,
+        has_property=has_property,
+        claims=explicit.single and few,
         pixel_shape=_joined(shape_names.code(side) for side in port.pixels.shape),
         pixel_lets=pixel_lets,
         pixel_dtype=_pixel_dtype(port.pixels.dtype, facts),
         embeddings=Code(loop.over(embeddings, _ENCODED, parts) if loop else embeddings) if finishes else None,
     )
+
+
+def _buffer(name: str, given: UnitInput, names: Names) -> UnitBuffer:
+    dtype = Code("dtype" if given.dtype == WEIGHTS else f"torch.{given.dtype}")
+    return UnitBuffer(name, _joined(map(names.code, given.shape)), dtype)
 
 
 def _counts_units(code: str, pixels: str) -> bool:
@@ -1298,11 +1267,8 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
     return CutView(
         **_shared(port, profile, facts),
         **_reentry(port, facts, "encode_units" if port.whole else "encode"),
+        wraps=port.whole,
         buffer_keys=[key],
-        # Known to the class that all ports share.
-        budget_min=Code("0"),
-        budget_why=None,
-        budget_lets=(),
         forward=encoded(f"inputs[{pyrepr(key)}]"),
         buffers=(
             UnitBuffer(key, whole if port.whole else Code("*self._encoder_cudagraph_pixels[path]"), Code("dtype")),
@@ -1315,12 +1281,10 @@ def _crops(port: CropsPort, profile: ProtocolProfile, facts: TreeFacts) -> CutVi
 
 
 def _prepared(
-    port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]
+    port: RowsPort, explicit: ExplicitRows, layers: Prepared, facts: TreeFacts, shared: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields of `PreparedView` that mean the same in both forms, and the buffers in the place of variables."""
-    assert facts.extraction is not None
-    assert facts.extraction.prepared is not None
-    layers, names = facts.extraction.prepared, Names.of(port)
+    names = Names.of(port)
     [modality] = port.modalities.values()
     buffers = shared["signature"].parameter("encoder_cudagraph_forward", 0)
     pair = [f"{_ROTARY}_{name}" for name in ("cos", "sin")] if explicit.rotary is not None else []
@@ -1341,9 +1305,8 @@ def _prepared(
         "buffer_keys": [*values, *pair, explicit.offsets, *filter(None, [explicit.lengths])],
         "budget_min": Code(str(_ROWS_BUDGET)),
         "budget_why": "The smallest budget of Qwen2.5-VL's graphs, and of others.",
-        "budget_lets": (),
         "pixels_key": modality.pixels,
-        "rows_per_token": names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
+        "rows_per_token": names.code(_squared(port.item.merge)),
         "made": Code(", ".join(made) + (", *_" if last + 1 < len(layers.made) else "")),
         "rotary": explicit.rotary,
         "pair": Code(", ".join(pair)) or None,
@@ -1356,15 +1319,16 @@ def _prepared(
     return fields, given
 
 
-def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LayersView:
+def _layers(
+    port: RowsPort, explicit: ExplicitRows, extraction: Extraction, facts: TreeFacts, shared: dict[str, Any]
+) -> LayersView:
     """The view of an explicit port of rows."""
     from scaffold.cut import PreparedCall
 
-    extraction, (fields, given) = facts.extraction, _prepared(port, explicit, facts, shared)
-    assert extraction is not None
-    assert isinstance(extraction.prepared, PreparedCall)
-    assert explicit.lengths is not None
     layers, names = extraction.prepared, Names.of(port)
+    assert isinstance(layers, PreparedCall)
+    assert explicit.lengths is not None
+    fields, given = _prepared(port, explicit, layers, facts, shared)
     sides = [
         side.substitute({name: parse_expression("1")})
         for side, name in zip(port.item.shape[-2:], ("h", "w"), strict=True)
@@ -1400,15 +1364,16 @@ def _layers(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: di
 _MERGE = "merge"
 
 
-def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict[str, Any]) -> LoopView:
+def _loop(
+    port: RowsPort, explicit: ExplicitRows, extraction: Extraction, facts: TreeFacts, shared: dict[str, Any]
+) -> LoopView:
     """The view of an explicit port of layers in a loop."""
     from scaffold.cut import PreparedLoop
 
-    fields, given = _prepared(port, explicit, facts, shared)
-    assert facts.extraction is not None
-    assert isinstance(facts.extraction.prepared, PreparedLoop)
+    layers, names = extraction.prepared, Names.of(port)
+    assert isinstance(layers, PreparedLoop)
     assert explicit.post is not None
-    layers, names = facts.extraction.prepared, Names.of(port)
+    fields, given = _prepared(port, explicit, layers, facts, shared)
     [(key, grid)] = port.item.values.items()
     columns = ("t", "h", "w")[-len(grid) :]
     sizes = _sizes_name(columns)
@@ -1442,6 +1407,11 @@ def _loop(port: RowsPort, explicit: ExplicitRows, facts: TreeFacts, shared: dict
     )
 
 
+def _squared(side: Expression) -> Expression:
+    """How many patches or features of a square become one token."""
+    return parse_expression("side ** 2").substitute({"side": side})
+
+
 def _one(code: Code) -> str:
     """`1 * x` as `x`, in parentheses where it is more than a name."""
     node = ast.parse(code.removeprefix("1 * "), mode="eval").body
@@ -1466,7 +1436,8 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
     names = Names.of(port)
     shared = _shared(port, profile, facts)
     if port.explicit is not None and facts.extraction is not None:
-        return (_layers if port.explicit.layers is None else _loop)(port, port.explicit, facts, shared)
+        form = _layers if port.explicit.layers is None else _loop
+        return form(port, port.explicit, facts.extraction, facts, shared)
     called = "self._encoder_cudagraph_call is not None"
     return RowsView(
         **shared | {"gate": Code(f"{shared['gate']} and {called}" if shared["gate"] else called)},
@@ -1474,8 +1445,6 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         # Their names are known when the model starts.
         buffer_keys=[],
         budget_min=Code(str(_ROWS_BUDGET)),
-        budget_why=None,
-        budget_lets=(),
         forward=Code(port.recorded),
         item_shape=_joined(names.code(side) for side in port.item.shape),
         units=port.units,
@@ -1490,7 +1459,7 @@ def _rows(port: RowsPort, profile: ProtocolProfile, facts: TreeFacts) -> RowsVie
         several=port.forward.several,
         per_item=port.per_item,
         merge=names.code(port.item.merge),
-        rows_per_token=names.code(parse_expression("merge ** 2").substitute({"merge": port.item.merge})),
+        rows_per_token=names.code(_squared(port.item.merge)),
         embeds=port.embeds,
         cover_rows=not facts.attention_fills_zeros,
         filler_rows=Code(_TILE_ROWS.python()),
@@ -1593,7 +1562,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
     pixels_key = "pixels_key" if len(port.inputs) > 1 else pyrepr(pixels)
     inputs = f'inputs["{pixels}"]' if dialect.values else f'mm_kwargs["{pixels}"]'
     grid = _sizes_name(port.columns)
-    sizes = f"torch.tensor({grid})" if port.split.grid == "tensor" else grid
+    sizes = Code(f"torch.tensor({grid})") if port.split.grid == "tensor" else grid
     flashinfer = port.flashinfer and facts.has_lengths is not False
     metadata = [name for name in port.metadata if flashinfer or name not in port.lengths]
     filler_rows, filler_lets = _filler(port)
@@ -1607,7 +1576,6 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         buffer_keys=[pixels, *metadata] if dialect.values else metadata,
         budget_min=names.code(port.budget.min),
         budget_why=port.budget.why,
-        budget_lets=(),
         forward=_bound(
             port.forward.call,
             {"pixels": facts.normalised.format(pixels=inputs), "metadata": "inputs" if dialect.values else "buffers"},
@@ -1638,7 +1606,7 @@ def _packed(port: PackedPort, profile: ProtocolProfile, facts: TreeFacts) -> Pac
         merge_w=capture_names.code(width),
         has_time="t" in port.columns,
         tower=Code(f"self.{port.tower}"),
-        grid_tensor=port.split.grid == "tensor",
+        tower_sizes=sizes,
         eager=_bound(
             port.eager.call,
             {
@@ -1824,9 +1792,8 @@ def _paths(port: PathsPort, profile: ProtocolProfile, facts: TreeFacts) -> Paths
         sizes_doc=Code(f"{many.name.capitalize()} tiles of each item."),
         # Pixels that `input_key_by_modality` names are no recorded buffer, the rest of the inputs are.
         buffer_keys=[*keys, "token_index"] if profile.dialect.paths.value == "none" else keys,
-        budget_min=views[single.name].tokens_name,
+        budget_min=Code(f"{single.name}_tokens"),
         budget_why=f"One {single.name} tile.",
-        budget_lets=(),
         forward=_encoded(port, facts),
         single=views[single.name],
         many=views[many.name],

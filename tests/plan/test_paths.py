@@ -91,6 +91,14 @@ def test_named_paths_have_any_names() -> None:
     assert "torch.cat([whole_tiles[i], *crops_tiles[start : start + n]])" in source
 
 
+def test_the_first_question_asks_whether_a_graph_can_hold_the_encoder() -> None:
+    spec = spec_of(("output:", "gates: {encoder: self.config.is_plain}\noutput:"))
+
+    source = render_methods(spec, known_profile(generation("0.30")), TreeFacts(in_tree=True)).source
+
+    assert "def supports_encoder_cudagraph(self) -> bool:\n    return self.config.is_plain\n" in source
+
+
 # -- the arithmetic of the rendered methods, without a tower -----------------------------------------------------------
 
 
