@@ -4,7 +4,7 @@
 edit from the operations alone, and does not use this package's editors for it.
 """
 
-from scaffold.edit.apply import AppliedEdit, Edited, apply_edits
+from scaffold.edit.apply import Edited, apply_edits
 from scaffold.edit.operations import (
     AddBase,
     AddDictEntry,
@@ -27,7 +27,6 @@ __all__ = [
     "AddImport",
     "AddListEntry",
     "AddTableRow",
-    "AppliedEdit",
     "DropDefinition",
     "DropImport",
     "DropTypingImport",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaffold.edit.operations import (
     AddBase,
@@ -28,19 +28,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedEdit:
-    """An operation, and whether the file needed it."""
-
-    edit: Edit
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Edited:
-    """The text after all operations. It is the very same text if none of them changed anything."""
+    """The text after all operations, and those that changed something. The very same text if none did."""
 
     text: str
-    applied: tuple[AppliedEdit, ...]
+    changed: tuple[Edit, ...]
 
 
 def apply_edits(text: str, edits: Sequence[Edit], *, path: str, display: str | None = None) -> Edited:
@@ -60,45 +52,37 @@ def apply_edits(text: str, edits: Sequence[Edit], *, path: str, display: str | N
 def _edit_markdown(text: str, edits: Sequence[AddTableRow], path: str) -> Edited:
     from scaffold.edit.tables import add_table_row
 
-    applied = []
+    changed: list[Edit] = []
     for edit in edits:
         new = add_table_row(text, edit, path)
-        applied.append(AppliedEdit(edit, new != text))
+        changed += [edit] if new != text else []
         text = new
-    return Edited(text, tuple(applied))
+    return Edited(text, tuple(changed))
 
 
 def _edit_python(text: str, edits: Sequence[PythonEdit], path: str, display: str) -> Edited:
     from scaffold.edit.document import PythonDocument
 
     document = PythonDocument.parse(text, path, display)
-    applied = tuple(AppliedEdit(edit, _apply(document, edit)) for edit in edits)
-    return Edited(document.text, applied)
+    changed = tuple(edit for edit in edits if _apply(document, edit))
+    return Edited(document.text, changed)
 
 
 def _apply(document: PythonDocument, edit: PythonEdit) -> bool:
     """One operation; the editors' modules load libcst (150 ms to import) only when a file is edited."""
     from scaffold.edit import classes, imports, removal, toplevel
 
-    if isinstance(edit, AddImport):
-        return imports.add_import(document, edit)
-    if isinstance(edit, DropImport):
-        return imports.drop_import(document, edit)
-    if isinstance(edit, DropTypingImport):
-        return imports.drop_typing_import(document, edit)
-    if isinstance(edit, DropDefinition):
-        return removal.drop_definition(document, edit)
-    if isinstance(edit, AddBase):
-        return classes.add_base(document, edit)
-    if isinstance(edit, PutMethods):
-        return classes.put_methods(document, edit)
-    if isinstance(edit, ReplaceMethod):
-        return classes.replace_method(document, edit)
-    if isinstance(edit, ReplaceFunction):
-        return toplevel.replace_function(document, edit)
-    if isinstance(edit, PutFunction):
-        return toplevel.put_function(document, edit)
-    if isinstance(edit, AddDictEntry):
-        return toplevel.add_dict_entry(document, edit)
-    assert isinstance(edit, AddListEntry), edit
-    return toplevel.add_list_entry(document, edit)
+    editors: dict[type, Callable[[PythonDocument, Any], bool]] = {
+        AddImport: imports.add_import,
+        DropImport: imports.drop_import,
+        DropTypingImport: imports.drop_typing_import,
+        DropDefinition: removal.drop_definition,
+        AddBase: classes.add_base,
+        PutMethods: classes.put_methods,
+        ReplaceMethod: classes.replace_method,
+        ReplaceFunction: toplevel.replace_function,
+        PutFunction: toplevel.put_function,
+        AddDictEntry: toplevel.add_dict_entry,
+        AddListEntry: toplevel.add_list_entry,
+    }
+    return editors[type(edit)](document, edit)

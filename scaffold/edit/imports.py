@@ -16,6 +16,7 @@ from typing import Any
 from scaffold.edit.document import Chunk, Guard, PythonDocument, is_blank, is_type_checking, split_lines
 from scaffold.edit.faults import name_taken
 from scaffold.edit.operations import AddImport, DropImport, DropTypingImport
+from scaffold.syntax import assigned_to
 
 #: Top-level packages of a vLLM tree that ruff's `src = ["."]` makes first party in every file.
 _FIRST_PARTY = frozenset({"vllm", "tests", "tools", "benchmarks", "examples"})
@@ -147,9 +148,8 @@ def _bound_names(node: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    else:
+        yield from (part.id for one in assigned_to(node) for part in ast.walk(one) if isinstance(part, ast.Name))
 
 
 # -- joining ----------------------------------------------------------------------------------------------------------

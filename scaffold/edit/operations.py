@@ -17,12 +17,8 @@ def _is_dotted(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AddImport:
-    """`from module import name` at module level; `module` may be relative (`.interfaces`). Without a name, `import
-    module`, of a top-level package.
-
-    A name that is imported already, from the same module, under whatever alias, counts as present.
-    """
+class _Import:
+    """`from module import name`; without a name, `import module`."""
 
     module: str
     name: str | None = None
@@ -39,24 +35,23 @@ class AddImport:
         return self.module if self.name is None else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class DropImport:
+class AddImport(_Import):
+    """`from module import name` at module level; `module` may be relative (`.interfaces`). Without a name, `import
+    module`, of a top-level package.
+
+    A name that is imported already, from the same module, under whatever alias, counts as present.
+    """
+
+    __slots__ = ()
+
+
+class DropImport(_Import):
     """`name` is not imported from `module` any more, or `import module` without a name: what goes used it last.
 
     Only from statements at module level, never from `import a, b`. A statement that is left without names goes, too.
     """
 
-    module: str
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        assert self.module, "a module, or dots"
-        assert self.bound.isidentifier(), self
-
-    @property
-    def bound(self) -> str:
-        """The name that the statement binds."""
-        return self.module if self.name is None else self.name
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

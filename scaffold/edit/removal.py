@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scaffold.edit.document import PythonDocument, is_blank, split_lines
 from scaffold.edit.operations import DropDefinition
 from scaffold.edit.toplevel import defined_name
-from scaffold.syntax import FunctionNode, find_method, first_line, self_attribute
+from scaffold.syntax import FunctionNode, assigned_to, find_method, first_line, self_attribute
 
 
 def drop_definition(document: PythonDocument, edit: DropDefinition) -> bool:
@@ -38,12 +38,7 @@ def _named(body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
 
 
 def _assigned(body: Sequence[ast.stmt], attribute: str) -> list[ast.stmt]:
-    return [
-        node
-        for node in body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        and self_attribute(node.targets[0] if isinstance(node, ast.Assign) else node.target) == attribute
-    ]
+    return [node for node in body if [self_attribute(target) for target in assigned_to(node)] == [attribute]]
 
 
 def _without(document: PythonDocument, index: int, node: ast.stmt) -> str:

@@ -14,20 +14,15 @@ from scaffold.edit.faults import bad_snippet, different_definition, unsupported_
 from scaffold.edit.operations import AddDictEntry, AddListEntry, PutFunction, ReplaceFunction
 from scaffold.edit.sequences import BracketLayout
 from scaffold.edit.snippets import indent_snippet, parse_snippet, same_meaning
-from scaffold.syntax import FunctionNode, first_line
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+from scaffold.syntax import FunctionNode, assigned_to, first_line
 
 
 def defined_name(node: ast.stmt) -> str | None:
     """The one name that a statement defines: a function, a class, `NAME = ...` or `NAME: type = ...`."""
-    if isinstance(node, _DEFINITIONS):
+    if isinstance(node, FunctionNode | ast.ClassDef):
         return node.name
-    target = (
-        node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else getattr(node, "target", None)
-    )
-    is_assignment = isinstance(node, ast.Assign | ast.AnnAssign)
-    return target.id if is_assignment and isinstance(target, ast.Name) else None
+    targets = assigned_to(node)
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
 def put_function(document: PythonDocument, edit: PutFunction) -> bool:

@@ -68,7 +68,7 @@ def prove_idempotence(after: str, edits: Sequence[Edit], path: str) -> tuple[Dia
         return (Diagnostic("VCG606", f"the plan cannot be applied to its own result: {reason}", _span(path, 1), _BUG),)
     if again.text == after:
         return ()
-    first = next((item.edit for item in again.applied if item.changed), None)
+    first = next(iter(again.changed), None)
     line = _first_difference(after, again.text)
     message = f"a second run would change line {line} again ({type(first).__name__})"
     return (Diagnostic("VCG606", message, _span(path, line), _BUG),)
