@@ -14,6 +14,7 @@ from scaffold.plan.file_plans import Fact
 from scaffold.plan.names import misspelt_names
 from scaffold.protocol import find_subclasses
 from scaffold.syntax import assigned_to, dotted, find_class, find_method
+from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
     from scaffold.cut import Extraction, Station, Way
@@ -71,7 +72,6 @@ def _entry_keys(port: ReentryPort) -> tuple[str, ...]:
 def _knows_sequences(port: ReentryPort, tree: SourceTree, model: ModelAnchor) -> bool:
     """Whether a part of the encoder runs vLLM's attention on sequences; also where the encoder's class is not known."""
     from scaffold.cut import runs_attention
-    from scaffold.tower.source import Program
 
     program = Program(tree)
     owner = program.part_class(program.owner(model.path, model.class_name), str(port.encoder).split(".")[1:])
@@ -102,7 +102,6 @@ def _overridden(port: ReentryPort, tree: SourceTree, way: Way, model: ModelAncho
     """Subclasses of a class on the way that run a method of their own, or of another base, where a parameter is handed
     on."""
     from scaffold.cut import Station
-    from scaffold.tower.source import Program
 
     program = Program(tree)
     entries = {entry.entry.path.removeprefix("self.") for entry in port.modalities.values()} - {PUBLIC_ENTRY}

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.document import is_type_checking
+from scaffold.edit.imports import imported_module
 from scaffold.edit.operations import DropDefinition, DropImport, DropTypingImport, Edit
 from scaffold.plan.code import identifiers
 from scaffold.protocol import find_subclasses
@@ -32,6 +33,7 @@ from scaffold.syntax import (
     assigned_to,
     decorator_names,
     dotted,
+    find_class,
     first_line,
     import_source,
     self_attribute,
@@ -105,6 +107,13 @@ _Uses: TypeAlias = Mapping[str, Sequence[_Use]]
 _UsesByLine: TypeAlias = Mapping[int, Sequence[_Use]]
 
 
+def class_of(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
+    """The class statement of a model, which its file has once."""
+    owner = find_class(tree.parse(model.path), model.class_name)
+    assert owner is not None, "`find_model` has found it"
+    return owner
+
+
 def find_leftovers(
     tree: SourceTree, model: ModelAnchor, source: str, others: Iterable[str], stays: Container[str] = ()
 ) -> Leftovers:
@@ -113,7 +122,7 @@ def find_leftovers(
     Methods of the class that are known to stay are none.
     """
     module = tree.parse(model.path)
-    owner = next(node for node in statements(module) if isinstance(node, ast.ClassDef) and node.lineno == model.line)
+    owner = class_of(tree, model)
     removed = [node for node in owner.body if isinstance(node, FunctionNode) and node.name in model.protocol_methods]
     uses = tree.cached(("uses", model.path), partial(_uses, module))
     ours = _uses(ast.parse("\n".join([source, *others])))
@@ -507,7 +516,7 @@ def _typing_imports(tree: SourceTree, path: str, uses: _Uses, gone: Container[in
         for node in (part for part in block.body if isinstance(part, ast.ImportFrom)):
             names = [_Definition(alias.asname or alias.name, "", node) for alias in node.names]
             if all(_is_used(uses, one) and not _is_used(uses, one, gone) for one in names):
-                drop = DropTypingImport("." * node.level + (node.module or ""))
+                drop = DropTypingImport(imported_module(node))
                 found[drop] = block if block.body == [node] else node
     return found
 
@@ -525,9 +534,8 @@ def _unused_imports(tree: SourceTree, path: str, uses: _Uses, gone: Container[in
             one = _Definition(alias.name, "", node)
             needed = _is_used(uses, one, gone) or _is_used(ours, one)
             if alias.asname is None and alias.name.isidentifier() and _is_used(uses, one) and not needed:
-                module = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
-                drop = DropImport(module, alias.name if isinstance(node, ast.ImportFrom) else None)
-                found.append((one, drop))
+                names = (imported_module(node), alias.name) if isinstance(node, ast.ImportFrom) else (alias.name,)
+                found.append((one, DropImport(*names)))
     used = _used_elsewhere(tree, path, [one for one, _ in found])
     return [drop for one, drop in found if one not in used]
 

@@ -22,6 +22,7 @@ from scaffold.plan.views import (
 )
 from scaffold.render import render_template
 from scaffold.syntax import self_attribute
+from scaffold.tower.slicing import UPLOAD
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -177,8 +178,6 @@ def render_methods(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) ->
         # Elsewhere, `patch` is a patch.
         importable["patch"] = "unittest.mock"
     if isinstance(view, LoopView):
-        from scaffold.tower.slicing import UPLOAD
-
         importable |= {"accumulate": "itertools", UPLOAD[1]: UPLOAD[0]}
     if facts.sync_guard is not None and facts.waits:
         importable["gpu_sync_allowed"] = facts.sync_guard

@@ -20,11 +20,12 @@ from scaffold.edit.operations import AddBase, AddImport, Edit, PutMethods
 from scaffold.edit.snippets import member_name, same_meaning
 from scaffold.plan.code import identifiers
 from scaffold.plan.file_plans import FilePlan, Present
-from scaffold.plan.leftovers import find_leftovers, find_tested
+from scaffold.plan.leftovers import class_of, find_leftovers, find_tested
 from scaffold.plan.methods import MODELS
 from scaffold.protocol.profile import PROTOCOL
 from scaffold.render import render_template
-from scaffold.syntax import FunctionNode, dotted, find_class, find_method, statements
+from scaffold.syntax import FunctionNode, dotted, find_method
+from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort
@@ -59,8 +60,6 @@ def beside_bases(
     All methods where no base brings any, or where nothing is left, so that a base has a whole port. The class gets the
     base that the descriptor `named`, unless it lists the protocol, which no base may follow that has it.
     """
-    from scaffold.tower.source import Program
-
     program = Program(tree)
     _, *bases = program.lineage(program.owner(model.path, model.class_name))
     named = None if model.lists_protocol else named
@@ -161,7 +160,7 @@ def _present(tree: SourceTree, model: ModelAnchor, source: str) -> Present:
 
     wanted, there = (
         {name: node for node in body if (name := member_name(node))}
-        for body in (ast.parse(source).body, _owner(tree, model).body)
+        for body in (ast.parse(source).body, class_of(tree, model).body)
     )
     same = [name for name, node in wanted.items() if name in there and same_meaning(there[name], node)]
     if len(same) == len(wanted) and wanted.keys() >= set(model.protocol_methods):
@@ -174,8 +173,6 @@ def _refuse_clash(
     tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods, removed: set[str]
 ) -> None:
     """A helper of the mixin must not take the place of the model's own method of that name, nor the other way round."""
-    from scaffold.tower.source import Program
-
     if methods.mixin is None:
         return
     helpers = methods.mixin.methods - methods.names - {method.name for method in profile.methods} - removed
@@ -186,18 +183,10 @@ def _refuse_clash(
                 raise different_definition(module.file, "method", f"{owner.name}.{node.name}", node.lineno)
 
 
-def _owner(tree: SourceTree, model: ModelAnchor) -> ast.ClassDef:
-    """The class statement that `model` was read from."""
-    nodes = statements(tree.parse(model.path))
-    return next(node for node in nodes if isinstance(node, ast.ClassDef) and node.lineno == model.line)
-
-
 def _refuse_inherited(
     tree: SourceTree, profile: ProtocolProfile, model: ModelAnchor, methods: Methods, replace: bool
 ) -> None:
     """Protocol methods that a base has only `replace` may override, and none may be left to work beside the port's."""
-    from scaffold.tower.source import Program
-
     program = Program(tree)
     _, *bases = program.lineage(program.owner(model.path, model.class_name))
     brought = {PROTOCOL, *([methods.mixin.class_name] if methods.mixin else [])}
@@ -229,9 +218,7 @@ def _refuse_inherited(
 
 def other_encoder(port: AnyPort, tree: SourceTree, model: ModelAnchor) -> list[Diagnostic]:
     """That a port of sound takes the place of one of images, or the other way round."""
-    owner = find_class(tree.parse(model.path), model.class_name)
-    assert owner is not None
-    config = find_method(owner, _CONFIG)
+    config = find_method(class_of(tree, model), _CONFIG)
     if config is None:
         return []
     said = {node.value for node in ast.walk(config) if isinstance(node, ast.Constant)}

@@ -25,10 +25,8 @@ from scaffold.plan.processor import check_processor
 from scaffold.plan.question import QUESTION, plan_question
 from scaffold.plan.towers import TowerPlan, plan_tower, port_in
 from scaffold.plan.views import claims_frames
-from scaffold.protocol import (
-    absent_reason,
-    find_model,
-)
+from scaffold.protocol import absent_reason, find_model
+from scaffold.tower import attention_leaves_rows
 from scaffold.tower.paths import refuses_embeds
 
 if TYPE_CHECKING:
@@ -131,8 +129,6 @@ def _asked_of_manager(
     Before, spare sequences cover the rows behind a batch, and more frames would take those. Ports that re-enter share
     a class with those of other trees.
     """
-    from scaffold.tower import attention_leaves_rows
-
     if attention_leaves_rows(tree):
         return []
     frames = claims_frames(port, profile.dialect) and tower.facts.attention_fills_zeros

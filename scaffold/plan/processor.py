@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from scaffold.descriptor.sections import Count
 from scaffold.diagnostics import DiagnosticError
 from scaffold.plan.file_plans import Fact
-from scaffold.syntax import assigned_to, find_class, positional_parameters, required_parameters, self_attribute, sets
+from scaffold.syntax import (
+    FunctionNode,
+    assigned_to,
+    find_class,
+    find_method,
+    positional_parameters,
+    required_parameters,
+    self_attribute,
+    sets,
+)
 from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
@@ -61,8 +70,7 @@ def check_processor(port: AnyPort, tree: SourceTree) -> tuple[Fact, ...]:
 def known_constants(port: AnyPort, tree: SourceTree) -> dict[str, int]:
     """The attributes that the processor's constructor sets to a whole number by default, by the descriptor's names."""
     owner = _class_of(port, tree)[1] if port.processor is not None else None
-    nodes = owner.body if owner is not None else []
-    init = next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+    init = find_method(owner, "__init__") if owner is not None else None
     if port.processor is None or init is None:
         return {}
     named = [name for name, value in port.processor.values.items() if isinstance(value, str)]
@@ -70,10 +78,9 @@ def known_constants(port: AnyPort, tree: SourceTree) -> dict[str, int]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _default(init: ast.FunctionDef, attribute: str) -> int | None:
+def _default(init: FunctionNode, attribute: str) -> int | None:
     """The default of the parameter that a constructor sets an attribute to."""
-    parameters = [one.arg for one in (*init.args.posonlyargs, *init.args.args)]
-    defaults = dict(zip(reversed(parameters), reversed(init.args.defaults), strict=False))
+    defaults = dict(zip(reversed(positional_parameters(init)), reversed(init.args.defaults), strict=False))
     given = [
         defaults.get(node.value.id)
         for node in init.body

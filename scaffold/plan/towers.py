@@ -44,7 +44,17 @@ from scaffold.syntax import (
     sets,
     statements,
 )
+from scaffold.tower import (
+    Kind,
+    attention_leaves_rows,
+    made_of_pixels,
+    misfits,
+    own_attention_leaves_rows,
+    slice_tower,
+    split_tower,
+)
 from scaffold.tower.names import mentions
+from scaffold.tower.source import Program
 
 if TYPE_CHECKING:
     from scaffold.cut import Extraction, Sharding, Way
@@ -52,7 +62,7 @@ if TYPE_CHECKING:
     from scaffold.descriptor import AnyPort, PathsPort, TilesPort
     from scaffold.protocol import Dialect, ModelAnchor, SourceTree
     from scaffold.tower import Parameter, TowerSlice, TowerSplit
-    from scaffold.tower.source import Module, Owner, Program
+    from scaffold.tower.source import Module, Owner
 
 #: vLLM's hook that runs mypy, with the folders that it leaves out.
 _TYPE_CHECK = "tools/pre_commit/mypy.py"
@@ -104,9 +114,6 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
 
     `dialect`: the protocol of a port in a tree; None for an adapter.
     """
-    from scaffold.tower import attention_leaves_rows, own_attention_leaves_rows, split_tower
-    from scaffold.tower.source import Program
-
     program = Program(tree)
     family = tuple(program.lineage(program.owner(model.path, model.class_name)))
     facts, notes = _gate(port, model, family)
@@ -404,15 +411,11 @@ def _input_classes(port: ReentryPort, program: Program, owner: Owner) -> Iterato
 
 def slice_of(port: PackedPort, tree: SourceTree, model: ModelAnchor) -> TowerSlice:
     """The slice of the tower that the descriptor names. Raises VCG419 or VCG45x."""
-    from scaffold.tower.source import Program
-
     program = Program(tree)
     return _slice(port, tree, model, tuple(program.lineage(program.owner(model.path, model.class_name))), program)
 
 
 def _slice(port: PackedPort, tree: SourceTree, model: ModelAnchor, family: Family, program: Program) -> TowerSlice:
-    from scaffold.tower import slice_tower
-
     named = port.split.class_
     path, class_name = (_home(program, family, named), named) if named else _tower_class(port, tree, model, family)
     return slice_tower(
@@ -428,8 +431,6 @@ def _slice(port: PackedPort, tree: SourceTree, model: ModelAnchor, family: Famil
 
 def _device_bounds(tower: TowerSlice) -> list[str]:
     """Bounds of sequences that a tower to be split, or a part of it, computes on its device."""
-    from scaffold.tower import Kind
-
     own = [one.key for one in tower.crossings if one.kind is Kind.HOST_BOUND and one.host is False]
     return own + [key for child in tower.children for key in _device_bounds(child.slice)]
 
@@ -480,8 +481,6 @@ def _tower_class(port: PackedPort, tree: SourceTree, model: ModelAnchor, family:
 
 def _check_fit(port: PackedPort, tower: TowerSlice, parameters: Sequence[Parameter], place: Span) -> None:
     """The metadata method has what the generated methods use: keys, parameters of capacities, the form of the grid."""
-    from scaffold.tower import misfits
-
     wanted = [name for names in port.tower_parameters for name in names]
     problems = misfits(
         tower, parameters, keys=port.tower_keys, lengths=port.lengths, wanted=wanted, grid=port.split.grid
@@ -557,8 +556,6 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
 
     Raises VCG429 where the methods differ.
     """
-    from scaffold.tower import made_of_pixels
-
     found = made_of_pixels([owner for _, owner in family], port.tower)
     if len(found) > 1:
         raise DiagnosticError.of(
@@ -578,17 +575,21 @@ def _shares_items(port: AnyPort, program: Program, family: Family, tree: SourceT
 
 def _cross_attends(family: Family) -> bool:
     """Whether `forward` gets the features of an encoder beside the tokens of the decoder, as Whisper's does."""
-    methods = (find_method(owner, "forward") for _, owner in family)
-    forward = next((method for method in methods if method is not None), None)
+    forward = _nearest(family, "forward")
     return forward is not None and any(argument.arg == "encoder_outputs" for argument in forward.args.args)
 
 
 def _embeds_nothing(family: Family) -> bool:
     """Whether the nearest `embed_multimodal` says that it may return None."""
-    methods = (find_method(owner, "embed_multimodal") for _, owner in family)
-    method = next((method for method in methods if method is not None), None)
+    method = _nearest(family, "embed_multimodal")
     returns = ast.unparse(method.returns) if method is not None and method.returns is not None else ""
     return "None" in returns or "Optional" in returns
+
+
+def _nearest(family: Family, name: str) -> FunctionNode | None:
+    """The method of a class, or of its nearest base that has one."""
+    methods = (find_method(owner, name) for _, owner in family)
+    return next((method for method in methods if method is not None), None)
 
 
 def _keeps_inputs(family: Family, *, typed: bool) -> bool:
