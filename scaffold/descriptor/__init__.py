@@ -6,13 +6,13 @@ has to feel instant.
 
 from scaffold.descriptor.load import (
     EDITOR_LINE,
-    AnyPort,
     load_descriptor,
     load_descriptor_text,
     schema_file,
     shipped_names,
 )
 from scaffold.descriptor.port import (
+    AnyPort,
     CropsPort,
     CutPort,
     PackedPort,

@@ -6,7 +6,7 @@ import errno
 import re
 from pathlib import Path
 
-from scaffold.descriptor.port import CropsPort, CutPort, PackedPort, PathsPort, RowsPort, TilesPort, read_port
+from scaffold.descriptor.port import AnyPort, read_port
 from scaffold.descriptor.questions import find_questions, without_answers
 from scaffold.descriptor.rules import check_rules
 from scaffold.descriptor.schema import Reader, nearest, suggest
@@ -27,8 +27,6 @@ _SHIPPED = Path(__file__).parent / "shipped"
 _IN_TREE = _SHIPPED / "in_tree"
 #: How the first line of a draft begins, which leads an editor to the schema on its author's machine.
 EDITOR_LINE = "# yaml-language-server:"
-
-AnyPort = PackedPort | TilesPort | PathsPort | CutPort | CropsPort | RowsPort
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from scaffold.descriptor.expressions import (
     Binary,
@@ -209,8 +209,7 @@ class Port(Record):
     @property
     def module(self) -> str:
         """Dotted path of the model's module."""
-        module = self.model.module
-        return module if "." in module else f"vllm.model_executor.models.{module}"
+        return _dotted(self.model.module, "vllm.model_executor.models")
 
     @property
     def class_name(self) -> str:
@@ -284,8 +283,7 @@ class Port(Record):
     @property
     def tokens_module(self) -> str:
         """Dotted path of the module that makes the entries of `item.tokens`, "" where no input has them."""
-        module = self.tokens_made.module if self.tokens_made else ""
-        return module if not module or "." in module else f"vllm.model_executor.models.{module}"
+        return _dotted(self.tokens_made.module, "vllm.model_executor.models") if self.tokens_made else ""
 
     @property
     def tower(self) -> str:
@@ -333,8 +331,7 @@ class Port(Record):
     @property
     def processor_module(self) -> str:
         """Dotted path of the image processor's module, "" where no processor is read."""
-        module = self.processor.module if self.processor else ""
-        return module if not module or "." in module else f"vllm.transformers_utils.processors.{module}"
+        return _dotted(self.processor.module, "vllm.transformers_utils.processors") if self.processor else ""
 
     @property
     def lets(self) -> tuple[tuple[str, Expression], ...]:
@@ -377,6 +374,11 @@ class Port(Record):
     @property
     def examples(self) -> tuple[str, ...]:
         return self.integration.example if self.integration else ()
+
+
+def _dotted(module: str, package: str) -> str:
+    """A module, which a descriptor may name without vLLM's own package."""
+    return module if "." in module else f"{package}.{module}"
 
 
 def property_of(name: str) -> str:
@@ -907,9 +909,9 @@ class PathsPort(SizedPort):
         return tuple(self.paths[name] for name in self.post.assemble)
 
 
-PORTS: dict[
-    str, type[TilesPort] | type[PackedPort] | type[PathsPort] | type[CutPort] | type[CropsPort] | type[RowsPort]
-] = {
+AnyPort: TypeAlias = PackedPort | TilesPort | PathsPort | CutPort | CropsPort | RowsPort
+
+PORTS: dict[str, type[AnyPort]] = {
     "packed": PackedPort,
     "tiles": TilesPort,
     "paths": PathsPort,

@@ -479,9 +479,14 @@ def inputs_are_distinct(context: Context) -> Problems:
         seen.setdefault(key, at)
 
 
+def _readable(port: Port) -> dict[str, Any]:
+    """The modalities that could be read."""
+    return {name: modality for name, modality in (port.modalities or {}).items() if modality is not None}
+
+
 def embeddings_are_of_one_modality(context: Context, port: TilesPort | PathsPort) -> Problems:
     """A port that is not packed looks for precomputed embeddings under one key: VCG317."""
-    given = [name for name, modality in (port.modalities or {}).items() if modality is not None and modality.embeds]
+    given = [name for name, modality in _readable(port).items() if modality.embeds]
     for name in given[1:]:
         yield context.at_key(
             "VCG317",
@@ -558,8 +563,8 @@ def _sequence_buffers(port: PackedPort) -> Iterator[tuple[str, str, Sequences]]:
 def buffers_are_distinct(context: Context, port: PackedPort) -> Problems:
     """Each buffer has a name of its own: VCG323."""
     seen: dict[str, str] = {}
-    for name, modality in (port.modalities or {}).items():
-        if modality is not None and modality.pixels is not None:
+    for name, modality in _readable(port).items():
+        if modality.pixels is not None:
             seen.setdefault(modality.pixels, f"modalities.{name}.pixels")
     own = [(at, buffer) for at, buffer, _ in _sequence_buffers(port)]
     own += [(f"buffers.{index}", buffer) for index, buffer in enumerate(port.buffers or ())]
@@ -660,10 +665,8 @@ def fields_are_complete(context: Context, port: ReentryPort) -> Problems:
     """Pixels and sizes are inputs that are cut into items: VCG343."""
     if port.fields is None:
         return
-    for name, modality in (port.modalities or {}).items():
-        if modality is None or modality.pixels is None:
-            continue
-        if modality.pixels not in port.fields:
+    for name, modality in _readable(port).items():
+        if modality.pixels is not None and modality.pixels not in port.fields:
             yield context.problem(
                 "VCG343",
                 f"`{modality.pixels}` cannot be cut into items",
@@ -768,7 +771,7 @@ def padding_can_be_hidden(context: Context, port: CutPort) -> Problems:
 
 def units_have_paths(context: Context, port: CutPort) -> Problems:
     """A modality with units of another shape gives names of `let` other values: VCG301, VCG348."""
-    several = {name: entry for name, entry in (port.modalities or {}).items() if entry is not None and entry.let}
+    several = {name: entry for name, entry in _readable(port).items() if entry.let}
     for name, entry in several.items():
         at = f"modalities.{name}.let"
         if name == next(iter(port.modalities)):
@@ -814,8 +817,8 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
             "name `after`, and leave out `single`, or delete `items`",
         )
     fields = port.fields or {}
-    for modality in (port.modalities or {}).values():
-        units = (modality.pixels if modality is not None else None) or ""
+    for modality in _readable(port).values():
+        units = modality.pixels or ""
         pixels = fields.get(units)
         for name in port.unit_arguments:
             if name not in port.beside or fields.get(name) != pixels:
@@ -861,7 +864,7 @@ def _explicit_rows(context: Context, port: RowsPort) -> Problems:
         others["explicit.layers" if looped else "forward.loop"] = looped != (port.forward.loop is not None)
     if looped:
         text = "an explicit port of layers in a loop takes images as rows of patches, with one grid for each"
-        pixels = [entry.pixels for entry in (port.modalities or {}).values() if entry is not None]
+        pixels = [entry.pixels for entry in _readable(port).values()]
         grids = [port.sized.get(key) for key in pixels] if port.fields else []
         others |= {"item.values": grids != [*(port.item.values or {})]}
         others |= {"item.shape": sides[:1] != [{"h", "w"}] or any(sides[1:])}
@@ -952,7 +955,7 @@ def items_can_be_made(context: Context, port: RowsPort) -> Problems:
                 suggest(name, port.batched),
             )
     for name in (port.item.zeros or ()) if fields else ():
-        pixels = {entry.pixels for entry in (port.modalities or {}).values() if entry is not None}
+        pixels = {entry.pixels for entry in _readable(port).values()}
         known = {*port.sized, *port.batched} - {*values} - pixels
         if name not in known:
             yield context.at_key(
@@ -978,7 +981,7 @@ def _padded_can_be_made(context: Context, port: RowsPort) -> Problems:
     mask, values = port.item.mask, port.item.values or {}
     if mask is None or not port.fields:
         return
-    taken = {*values, *(port.item.zeros or {})} | {one.pixels for one in (port.modalities or {}).values() if one}
+    taken = {*values, *(port.item.zeros or {})} | {one.pixels for one in _readable(port).values()}
     if mask not in port.batched or mask in taken:
         known = sorted({*port.batched} - taken)
         yield context.problem(
@@ -1014,7 +1017,7 @@ def _tokens_can_be_made(context: Context, port: RowsPort) -> Problems:
     if name is None or not port.fields:
         return
     taken = {*(port.item.values or {}), *(port.item.zeros or {})}
-    taken |= {entry.pixels for entry in (port.modalities or {}).values() if entry is not None}
+    taken |= {entry.pixels for entry in _readable(port).values()}
     if port.units or port.embeds:
         what = "of several units" if port.units else "with precomputed embeddings"
         yield context.at_key(
@@ -1068,8 +1071,7 @@ def _frames_can_be_made(context: Context, port: RowsPort) -> Problems:
 
 def _units_can_be_made(context: Context, port: RowsPort, counts: str) -> Problems:
     """All that the model gets of an item of several units has an entry for each of them: VCG343, VCG345."""
-    read = {name: entry for name, entry in (port.modalities or {}).items() if entry is not None}
-    pixels = {f"modalities.{name}.pixels": entry.pixels for name, entry in read.items()}
+    pixels = {f"modalities.{name}.pixels": entry.pixels for name, entry in _readable(port).items()}
     entries = {f"item.{key}.{name}": name for key in ("values", "zeros") for name in getattr(port.item, key) or ()}
     for at, name in (pixels | entries).items():
         if name is not None and port.sized.get(name) != counts:
