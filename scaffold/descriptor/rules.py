@@ -810,10 +810,11 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
         return
     yield from _one_modality(context, "an explicit port serves one modality")
     if port.explicit.items is not None and (port.explicit.after is None or port.explicit.single):
-        yield context.at_key(
+        places = [context.reader.place(f"explicit.{key}") for key in ("items", "single")]
+        yield context.problem(
             "VCG349",
             "`items` follows what `after` makes of the units of each item in a loop",
-            "explicit.single" if port.explicit.single else "explicit.items",
+            max(places, key=lambda place: (place.line, place.column)),
             "name `after`, and leave out `single`, or delete `items`",
         )
     fields = port.fields or {}

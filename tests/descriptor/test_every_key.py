@@ -122,8 +122,10 @@ def _other_data(value: Any) -> Any:
 def sample(kind: Any) -> Any:
     """Some value of a type, for a key that a descriptor leaves out."""
     if isinstance(kind, types.Section):
-        required = {key: declared for key, declared in kind.cls.by_key.items() if declared.required}
-        return {key: sample(declared.type) for key, declared in required.items()}
+        keys = kind.cls.by_key.items()
+        # A section that needs no key says nothing without one.
+        given = {key: declared for key, declared in keys if declared.required} or dict(list(keys)[:1])
+        return {key: sample(declared.type) for key, declared in given.items()}
     if isinstance(kind, types.Table):
         name = next(iter(kind.options)) if kind.options else "added_x"
         return {name: sample(kind.value)}
