@@ -8,7 +8,6 @@ import pytest
 from changed_ports import document_of, port_of
 
 from scaffold.descriptor import AnyPort, CutPort
-from scaffold.diagnostics import DiagnosticError
 from scaffold.plan import plan_changes
 from scaffold.plan.methods import refusal, render_methods
 from scaffold.plan.views import TreeFacts
@@ -77,15 +76,6 @@ def test_one_modality_may_take_ready_embeddings_alone(generation: str) -> None:
 def test_old_protocols_have_no_place_for_it() -> None:
     assert refusal(load_port("ernie45_vl"), PROFILES["v0_20"].dialect)
     assert refusal(load_port("ernie45_vl"), PROFILES["v0_22"].dialect) is None
-
-
-@pytest.mark.trees
-def test_old_releases_are_refused(release_tree) -> None:
-    tree = release_tree("0.21.0")
-    with pytest.raises(DiagnosticError) as caught:
-        plan_changes(load_port("ernie45_vl"), tree, read_protocol(tree))
-    (found,) = caught.value.diagnostics
-    assert (found.code, found.span is not None) == ("VCG441", True)
 
 
 @pytest.mark.trees

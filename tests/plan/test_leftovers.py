@@ -24,32 +24,22 @@ PROTOCOL_FILES = (
     "vllm/v1/worker/encoder_cudagraph.py",
 )
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Helpers of models with images and videos.
+_BY_MODALITY = {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}
 #: The shipped models that 0.33 has a hand-written implementation of, with the class's members that go beside the
 #: protocol's, what else goes from the file, and what is named as staying.
 GONE: dict[str, tuple[set[str], set[str], set[str]]] = {
-    "cohere_compass": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "cohere_compass": (_BY_MODALITY, set(), set()),
     "deepseek_vl2": ({"_proj_hw"}, {"functools"}, set()),
     "idefics3": ({"_get_num_patches_list"}, {"get_position_ids"}, set()),
     "ernie45_vl": (set(), {"scatter_output_slices"}, set()),
     "gemma3_mm": (set(), {"vit_positions_per_patch"}, set()),
-    "glm4_1v": ({"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"}, set(), set()),
+    "glm4_1v": (_BY_MODALITY, set(), set()),
     "internvl": ({"_get_internvl_patches_list"}, set(), set()),
     "mllama4": ({"get_image_patches_per_chunk"}, set(), {"Llama4ForConditionalGeneration.vllm_config"}),
-    "qwen2_5_vl": (
-        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
-        set(),
-        set(),
-    ),
-    "qwen2_vl": (
-        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
-        set(),
-        set(),
-    ),
-    "qwen3_vl": (
-        {"_get_grid_thw_by_modality", "_get_pixel_values_by_modality"},
-        set(),
-        set(),
-    ),
+    "qwen2_5_vl": (_BY_MODALITY, set(), set()),
+    "qwen2_vl": (_BY_MODALITY, set(), set()),
+    "qwen3_vl": (_BY_MODALITY, set(), set()),
     "step3_vl": (
         {"_batched_encoder_forward", "_compute_spatial_tokens", "img_output_tokens", "patch_output_tokens"},
         set(),

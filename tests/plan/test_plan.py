@@ -58,15 +58,6 @@ def test_subclasses_are_named_unless_they_opt_out(release_tree):
     assert plan(tree, port_of("internvl", {"model.optout": list(names)})).notes == ()
 
 
-def test_unknown_example_is_noted(release_tree):
-    spec = port_of("internvl", {"integration.example": "of_tomorrow"})
-
-    planned = plan(release_tree("0.22.0"), spec)
-
-    assert [note.code for note in planned.notes] == ["VCG428", "VCG427"]
-    assert planned.files[-1].edits == ()
-
-
 def test_tower_in_a_file_of_its_own_is_a_file_of_the_plan(release_tree, tmp_path, monkeypatch):
     """The split of a tower that another module defines is planned there."""
     from scaffold.edit.operations import ReplaceMethod
