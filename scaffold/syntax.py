@@ -392,6 +392,22 @@ class SourceLines:
         return None if node is None else self.source(node)
 
 
-def parents_of(function: ast.AST) -> dict[int, ast.AST]:
-    """The node above each node of a function, by its identity."""
-    return {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Where a node ends: line and column. No other call of a file ends where one does."""
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def indentation_of(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def parents_of(function: ast.AST) -> dict[ast.AST, ast.AST]:
+    """The node above each node of a function."""
+    return {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+
+
+def nodes_above(parents: Mapping[ast.AST, ast.AST], node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes above a node, the nearest first."""
+    while node in parents:
+        node = parents[node]
+        yield node

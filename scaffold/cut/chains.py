@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scaffold.cut.loops import Misfit
 from scaffold.descriptor.port import CHAIN_METHOD
 from scaffold.diagnostics import Span
 from scaffold.protocol.tree import holds_models
@@ -61,14 +62,6 @@ class Chain:
         return CHAIN_METHOD
 
 
-@dataclass(frozen=True)
-class NoChain:
-    """Why a run of statements cannot be a function, at a node of it."""
-
-    node: ast.AST
-    reason: str
-
-
 def starts_of(function: FunctionNode) -> Iterator[tuple[list[ast.stmt], int]]:
     """Every statement of a method, as its block and its place in there, but those of functions and classes inside."""
     pending: list[ast.AST] = [function]
@@ -81,31 +74,31 @@ def starts_of(function: FunctionNode) -> Iterator[tuple[list[ast.stmt], int]]:
                 pending += [] if isinstance(statement, _SCOPES) else [statement]
 
 
-def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoChain:
+def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | Misfit:
     """A run of statements as a function of the first argument of its first call, or why it cannot be one."""
     values: dict[str, str] = {}
     local = parameters_of(function) | bound_by(ast.walk(function))
     shared = next((node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal)), None)
     if shared is not None:
-        return NoChain(shared, "the method sets variables of others")
+        return Misfit(shared, "the method sets variables of others")
     steps: list[str] = []
     argument = ""
     for number, statement in enumerate(run):
         target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
         if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name):
-            return NoChain(statement, "a statement between the calls sets no variable")
+            return Misfit(statement, "a statement between the calls sets no variable")
         if not argument:
             call = statement.value
             given = [*call.args, *(keyword.value for keyword in call.keywords)] if isinstance(call, ast.Call) else []
             if len(given) != 1 or not isinstance(given[0], ast.Name):
-                return NoChain(statement, "the pixels are no variable")
+                return Misfit(statement, "the pixels are no variable")
             argument = given[0].id
             values[argument] = "<pixels>"
         for node in ast.walk(statement.value):
             if isinstance(node, _APART):
-                return NoChain(node, "it has variables of its own, or waits")
+                return Misfit(node, "it has variables of its own, or waits")
             if isinstance(node, ast.Name) and node.id != "self" and node.id in local - values.keys():
-                return NoChain(node, f"it also reads `{node.id}`")
+                return Misfit(node, f"it also reads `{node.id}`")
         steps.append(_without_names(statement.value, values))
         values[target.id] = f"<{number}>"
     result = _target(run[-1]).id
@@ -114,7 +107,7 @@ def find_chain(function: FunctionNode, run: Sequence[ast.stmt]) -> Chain | NoCha
     stored = [node for node in map(_target, run) if node.id != result]
     for node in stored:
         if node.id in around or node.id in parameters_of(function):
-            return NoChain(node, f"`{node.id}` is used outside of it, too")
+            return Misfit(node, f"`{node.id}` is used outside of it, too")
     return Chain(run[0].lineno, run[-1].end_lineno or run[-1].lineno, argument, result, tuple(steps))
 
 

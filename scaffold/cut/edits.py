@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from scaffold.cut.chains import Chain, chain_method
 from scaffold.cut.hoist import documented, hoisted_source, hoisted_tree, method_lines, with_documentation
 from scaffold.cut.loops import loop_method
-from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called, end_of
+from scaffold.cut.way import ENCODE, EVERY, asks_for_encode, called
 from scaffold.descriptor.port import LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import DiagnosticError
 from scaffold.edit.operations import AddImport, ReplaceFunction, ReplaceMethod
-from scaffold.syntax import FunctionNode, first_line
+from scaffold.syntax import FunctionNode, end_of, first_line, indentation_of
 from scaffold.tower.parts import MethodEdit
 
 if TYPE_CHECKING:
@@ -90,9 +90,8 @@ def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoi
 
     function, lines = method_lines(tree, station.file, station.class_name, station.function)
     start = first_line(function)
-    text = textwrap.dedent("\n".join(lines)) + "\n"
     if _is_cut(function, station, callable_type):
-        return text
+        return textwrap.dedent("\n".join(lines)) + "\n"
     if _uses(function):
         raise DiagnosticError.of(
             "VCG444",
@@ -111,9 +110,7 @@ def _source(tree: SourceTree, station: Station, callable_type: str, hoisted: Hoi
         else:
             helper = "\n" + loop_method(function, outlined, moved)
         lines[first : last + 1] = [_call(outlined, lines[first])]
-        text = textwrap.dedent("\n".join(lines)) + "\n"
-    shift = len(lines[0]) - len(lines[0].lstrip())
-    added = Added(text, start, shift, (ENCODE,), callable_type, tuple(station.forwards))
+    added = Added.to(function, lines, (ENCODE,), callable_type, station.forwards)
     sites = () if outlined is not None else tuple(zip(station.sites, station.units, strict=True))
     changed = cut_text(added, sites, EVERY)
     changed = with_documentation(changed, hoisted) if hoisted is not None else changed
@@ -142,7 +139,7 @@ def _call(loop: Loop | Chain, first: str) -> str:
     """The call that replaces a loop or a chain, whose first line is given."""
     arguments = ", ".join(loop.arguments)
     call = f"(self.{loop.method} if {ENCODE} is None else {ENCODE})({arguments})"
-    return f"{_indentation(first)}{loop.result} = {call}"
+    return f"{indentation_of(first)}{loop.result} = {call}"
 
 
 def _uses(function: FunctionNode) -> list[ast.Name | ast.arg]:
@@ -175,7 +172,3 @@ def _is_cut(function: FunctionNode, station: Station, callable_type: str) -> boo
         and sorted(forwards) == sorted(station.forwards)
         and len(_uses(function)) == 1 + 2 * len(sites) + len(forwards)
     )
-
-
-def _indentation(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]

@@ -20,11 +20,19 @@ from typing import TYPE_CHECKING
 from scaffold.cut.hoist import method_lines
 from scaffold.cut.items import ItemLoop, find_item_loop
 from scaffold.cut.result import find_change
-from scaffold.cut.way import end_of
 from scaffold.descriptor.expressions import Call, ExpressionError, parse_call
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.edit.operations import AddImport, ReplaceMethod
-from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_method, statements
+from scaffold.syntax import (
+    FunctionNode,
+    annotations_of,
+    bind_call,
+    end_of,
+    find_method,
+    nodes_above,
+    parents_of,
+    statements,
+)
 from scaffold.tower.names import stores
 from scaffold.tower.parts import MethodEdit
 
@@ -164,7 +172,7 @@ def find_calls(tree: SourceTree, way: Way, beside: Sequence[str] = ()) -> tuple[
     """
     found: dict[str, Call] = {}
     for station in way.stations:
-        method = _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
+        method = _Method(station, *method_lines(tree, *station.place))
         for site, units in zip(method.calls(station.sites), station.units, strict=False):
             for run in runs_of(method.function, site, units, beside):
                 with suppress(ExpressionError):
@@ -177,7 +185,7 @@ def find_tails(tree: SourceTree, family: Sequence[Owner], way: Way) -> tuple[str
 
     A module of the model is no method, though it is called as one.
     """
-    functions = [method_lines(tree, one.file, one.class_name, one.function)[0] for one in way.stations]
+    functions = [method_lines(tree, *one.place)[0] for one in way.stations]
     called = [_callee(one.body[-1].value) for one in functions if isinstance(one.body[-1], ast.Return)]
     own = dict.fromkeys(name.removeprefix("self.") for name in called if name.startswith("self."))
     return tuple(name for name in own if any(find_method(owner, name) for _, owner in family))
@@ -296,10 +304,7 @@ class _Extractor:
         self.functions = [node for _, owner in family for node in owner.body if isinstance(node, FunctionNode)]
         self.names = {node.name for node in self.functions}
         #: A method is before those that it calls.
-        self.methods = [
-            _Method(station, *method_lines(tree, station.file, station.class_name, station.function))
-            for station in reversed(way.stations)
-        ]
+        self.methods = [_Method(one, *method_lines(tree, *one.place)) for one in reversed(way.stations)]
         self.parsed: tuple[str, str] | None = None
         self.unpacked: tuple[str, str] | None = None
         #: The loop over items, and the method that has it.
@@ -560,10 +565,14 @@ class _Extractor:
         self.parsed = None
         return [ast.unparse(node) for node in nodes]
 
+    @property
+    def parser(self) -> str:
+        """The method that parses inputs; empty where a port has none."""
+        return self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
+
     def _may_be_nothing(self) -> bool:
         """Whether the parser of inputs may give None by its annotation, or has none."""
-        called = self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
-        returns = [one.returns for one in self.functions if one.name == called]
+        returns = [one.returns for one in self.functions if one.name == self.parser]
         text = ast.unparse(returns[0]) if returns and returns[0] is not None else "None"
         return "None" in text or "Optional" in text
 
@@ -573,9 +582,8 @@ class _Extractor:
         The parser takes the inputs out of its keyword arguments, and hands such expressions to a class of the file
         without methods. It may be that of a base class, too, which it calls.
         """
-        called = self.parsed[1].partition("(")[0].removeprefix("self.") if self.parsed else ""
         given: dict[str, set[str]] = {}
-        for parser in (one for one in self.functions if one.name == called):
+        for parser in (one for one in self.functions if one.name == self.parser):
             # A base of another file may mean something else by a name.
             here = parser in self.owner.body
             kept, stored, inputs = parser.args.kwarg, Counter(stores(parser)), {}
@@ -586,9 +594,10 @@ class _Extractor:
             for call in (node for node in ast.walk(parser) if isinstance(node, ast.Call)):
                 for keyword in call.keywords if _callee(call) in self._records() else ():
                     given.setdefault(keyword.arg or "", set()).add(self._of_inputs(keyword.value, inputs, here=here))
-            if f"super().{called}(" not in ast.unparse(parser):
+            if f"super().{self.parser}(" not in ast.unparse(parser):
                 break
-        return {name: ast.parse(texts.pop(), mode="eval").body for name, texts in given.items() if _is_one(texts)}
+        alone = {name: texts.pop() for name, texts in given.items() if len(texts) == 1}
+        return {name: ast.parse(text, mode="eval").body for name, text in alone.items() if text}
 
     def _of_inputs(self, node: ast.expr, inputs: Mapping[str, ast.expr], *, here: bool) -> str:
         """An expression of a parser with inputs in the place of variables; empty where it reads anything else but what
@@ -735,10 +744,6 @@ class _Filled(ast.NodeTransformer):
         return self.values.get(node.id, node)
 
 
-def _is_one(texts: set[str]) -> bool:
-    return len(texts) == 1 and "" not in texts
-
-
 class _Given(ast.NodeTransformer):
     """Expressions of inputs in the place of entries of what the model parses them into."""
 
@@ -840,12 +845,12 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
     """
     given: dict[int | str, ast.expr] = dict(enumerate(site.args))
     given |= {keyword.arg or "**": keyword.value for keyword in site.keywords}
-    parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
+    parents = parents_of(function)
     pixels, own = given[units[0]], _parts_of_model(function)
     variables = [one.id for one in (given[unit] for unit in units[1:]) if isinstance(one, ast.Name)]
     if len(variables) != len(beside):
         return
-    statement = next(one for one in _above(parents, site) if isinstance(one, ast.stmt))
+    statement = next(one for one in nodes_above(parents, site) if isinstance(one, ast.stmt))
     made = _preceding(parents, statement)
     if isinstance(pixels, ast.Name) and made is not None and _target(made) == pixels.id and _converted(made.value, own):
         uses = [one for one in _names([statement]) if one.id == pixels.id]
@@ -881,12 +886,6 @@ def runs_of(function: FunctionNode, site: ast.Call, units: Sequence[int | str], 
         node = uses[0]
 
 
-def _above(parents: dict[ast.AST, ast.AST], node: ast.AST) -> Iterator[ast.AST]:
-    while node in parents:
-        node = parents[node]
-        yield node
-
-
 def _converted(node: ast.expr, own: Container[str]) -> ast.expr | None:
     """The tensor whose type `tensor.to(...)` converts to one that the model knows; `own` variables keep parts of it."""
     match node:
@@ -909,14 +908,19 @@ def _parts_of_model(function: FunctionNode) -> dict[str, ast.expr]:
     }
 
 
-def _preceding(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.Assign | None:
-    """The assignment before a statement, in its block and on lines of its own."""
+def _neighbours(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    """The pairs of statements in the block of one that follow each other on lines of their own."""
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parents[node], field, None)
         for statement, following in itertools.pairwise(block if isinstance(block, list) else []):
-            if following is node and isinstance(statement, ast.Assign):
-                return statement if following.lineno > (statement.end_lineno or 0) else None
-    return None
+            if following.lineno > (statement.end_lineno or 0):
+                yield statement, following
+
+
+def _preceding(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.Assign | None:
+    """The assignment before a statement."""
+    before = next((one for one, following in _neighbours(parents, node) if following is node), None)
+    return before if isinstance(before, ast.Assign) else None
 
 
 def _replaced(call: ast.Call, new: Mapping[ast.expr, ast.expr]) -> ast.Call:
@@ -925,15 +929,10 @@ def _replaced(call: ast.Call, new: Mapping[ast.expr, ast.expr]) -> ast.Call:
     return ast.Call(call.func, [new.get(one, one) for one in call.args], keywords)
 
 
-def _following(parents: dict[ast.AST, ast.AST], node: ast.AST) -> ast.stmt | None:
-    """The simple statement behind one, in its block and on lines of its own."""
-    for field in ("body", "orelse", "finalbody"):
-        block: list[ast.stmt] = getattr(parents[node], field, None) or []
-        for statement, following in itertools.pairwise(block if isinstance(block, list) else []):
-            below = following.lineno > (statement.end_lineno or 0)
-            if statement is node and below and isinstance(following, ast.Assign | ast.Return | ast.Expr):
-                return following
-    return None
+def _following(parents: dict[ast.AST, ast.AST], node: ast.stmt) -> ast.stmt | None:
+    """The simple statement behind one."""
+    behind = next((one for statement, one in _neighbours(parents, node) if statement is node), None)
+    return behind if isinstance(behind, ast.Assign | ast.Return | ast.Expr) else None
 
 
 def _comes_first(node: ast.AST, use: ast.Name) -> bool:

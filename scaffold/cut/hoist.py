@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import LONGEST, OFFSETS
-from scaffold.syntax import Bound, FunctionNode, bind_call, find_class, find_method, first_line
+from scaffold.syntax import Bound, FunctionNode, bind_call, end_of, find_class, find_method, first_line, indentation_of
 from scaffold.tower.names import parameters_of, stores
 
 if TYPE_CHECKING:
@@ -94,10 +94,11 @@ def has_room(function: FunctionNode, names: tuple[str, ...] = (LONGEST,)) -> boo
 def takes_sequences(function: FunctionNode) -> bool:
     """Whether a method has both parameters already, and takes nothing for all rows being one sequence."""
     bound: Bound[ast.expr] = bind_call(function, (), {}, skip_first=True)
-    return all(_is_none(bound.defaults.get(name)) for name in SEQUENCES)
+    return all(is_none(bound.defaults.get(name)) for name in SEQUENCES)
 
 
-def _is_none(node: ast.expr | None) -> bool:
+def is_none(node: ast.expr | None) -> bool:
+    """Whether an expression is the literal None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
@@ -107,8 +108,7 @@ def hoisted_tree(tree: SourceTree, hoisted: Iterable[Hoisted]) -> SourceTree:
     for one in hoisted:
         lines = files.setdefault(one.file, tree.read(one.file).removeprefix("\ufeff").splitlines())
         function, old = method_lines(tree, one.file, one.class_name, one.function)
-        shift = len(old[0]) - len(old[0].lstrip())
-        new = textwrap.indent(_with_parameter(function, old, shift, one), " " * shift).splitlines()
+        new = textwrap.indent(_with_parameter(function, old, one), indentation_of(old[0])).splitlines()
         assert len(new) == len(old), "added to lines that are there"
         lines[first_line(function) - 1 : function.end_lineno] = new
     return (
@@ -129,14 +129,12 @@ def with_documentation(source: str, one: Hoisted) -> str:
     return source
 
 
-def _with_parameter(function: FunctionNode, lines: list[str], shift: int, one: Hoisted) -> str:
+def _with_parameter(function: FunctionNode, lines: list[str], one: Hoisted) -> str:
     from scaffold.cut.rewriting import Added, hoisted_text
 
-    text = textwrap.dedent("\n".join(lines)) + "\n"
-    added = Added(text, first_line(function), shift, one.names, _ANNOTATION, tuple(one.calls))
     computed = find_computed(function) if not one.calls else None
-    end = (computed.end_lineno or 0, computed.end_col_offset or 0) if computed is not None else None
-    return hoisted_text(added, end)
+    added = Added.to(function, lines, one.names, _ANNOTATION, one.calls)
+    return hoisted_text(added, end_of(computed) if computed is not None else None)
 
 
 def method_lines(tree: SourceTree, file: str, class_name: str, name: str) -> tuple[FunctionNode, list[str]]:
@@ -159,9 +157,9 @@ def documented(source: str, name: str, text: str) -> str:
     section = next(
         number for number in range(docstring.lineno - 1, docstring.end_lineno or 0) if "Args:" in lines[number]
     )
-    indentation = _indentation(lines[section + 1])
+    indentation = indentation_of(lines[section + 1])
     last = section + 1
-    while lines[last].strip() and len(_indentation(lines[last])) >= len(indentation):
+    while lines[last].strip() and len(indentation_of(lines[last])) >= len(indentation):
         last += 1
     return "".join([*lines[:last], f"{indentation}{name}: {text}\n", *lines[last:]])
 
@@ -172,7 +170,3 @@ def _unrepeated(block: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
         if isinstance(node, ast.If):
             yield from _unrepeated([*node.body, *node.orelse])
-
-
-def _indentation(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]

@@ -31,12 +31,22 @@ from scaffold.cut.extract import (
 from scaffold.cut.hoist import hoisted_source, hoisted_tree, method_lines
 from scaffold.cut.loops import loop_method
 from scaffold.cut.result import find_change
-from scaffold.cut.way import Station, Way, end_of
+from scaffold.cut.way import Station, Way
 from scaffold.descriptor.expressions import Call
 from scaffold.descriptor.port import LONGEST, LOOP_METHOD
 from scaffold.diagnostics import Diagnostic
 from scaffold.protocol import SourceTree
-from scaffold.syntax import FunctionNode, annotations_of, bind_call, find_class, find_method, first_line
+from scaffold.syntax import (
+    FunctionNode,
+    annotations_of,
+    bind_call,
+    declared_parameters,
+    end_of,
+    find_class,
+    find_method,
+    first_line,
+    indentation_of,
+)
 from scaffold.tower.parts import MethodEdit
 from scaffold.tower.source import Owner
 
@@ -93,9 +103,8 @@ def _outlined(tree: SourceTree, way: Way, station: Station, known: Mapping[str, 
     optional = any(one.place == station.place for one in way.hoisted)
     told, moved = method_lines(hoisted_tree(tree, way.hoisted), *station.place)
     first, last = loop.line - start, loop.end_line - start
-    indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
     handed = [name for name in loop.arguments if name != LONGEST or not optional]
-    call = f"{indent}{loop.result} = self.{LOOP_METHOD}({', '.join(handed)})"
+    call = f"{indentation_of(lines[first])}{loop.result} = self.{LOOP_METHOD}({', '.join(handed)})"
     text = textwrap.dedent("\n".join([*lines[:first], call, *lines[last + 1 :]]))
     (changed,) = ast.parse(text).body
     assert isinstance(changed, FunctionNode)
@@ -323,9 +332,7 @@ def _unset(inner: _Method, call: ast.Call) -> dict[str, ast.expr]:
 
 def _defaults(function: FunctionNode) -> dict[str, ast.expr]:
     """The parameters that a caller may leave out, with their defaults."""
-    spec = function.args
-    defaults = dict(zip([one.arg for one in spec.args][::-1], spec.defaults[::-1], strict=False))
-    return defaults | {one.arg: value for one, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value}
+    return {one.arg: value for one, value in declared_parameters(function) if value is not None}
 
 
 def _prepared(

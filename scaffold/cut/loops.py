@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
-from scaffold.syntax import Bound, FunctionNode, annotations_of, assigned_to, bind_call
+from scaffold.syntax import Bound, FunctionNode, annotations_of, bind_call, values_of
 from scaffold.tower.names import bound_by, exposed_reads, mentions, must_writes, parameters_of, stores
 from scaffold.tower.parts import Form, Label
 from scaffold.tower.values import Role, Value
@@ -56,7 +56,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a loop cannot be a function, at a node of it."""
+    """Why a loop, or a run of statements, cannot be a function, at a node of it."""
 
     node: ast.AST
     reason: str
@@ -201,13 +201,9 @@ def _switches(function: FunctionNode) -> set[str]:
 
 def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:
     """Whether a variable is a tuple before the loop, by all that is assigned to it there."""
-    made = [
-        node.value
-        for node in _outside(function, loop)
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        and name in {target.id for target in assigned_to(node) if isinstance(target, ast.Name)}
-    ]
-    stored = [node for node in _outside(function, loop) if isinstance(node, ast.Name) and node.id == name]
+    around = list(_outside(function, loop))
+    made = values_of(name, around)
+    stored = [node for node in around if isinstance(node, ast.Name) and node.id == name]
     stored = [node for node in stored if isinstance(node.ctx, ast.Store)]
     alone = len(stored) == len(made) and name not in parameters_of(function)
     return alone and bool(made) and all(isinstance(value, ast.Tuple) for value in made)
@@ -215,7 +211,8 @@ def _is_tuple(function: FunctionNode, loop: ast.For, name: str) -> bool:
 
 def _results(function: FunctionNode, loop: ast.For) -> list[str]:
     """Names that the loop writes and that the rest of the method has, too."""
-    around = _names(_outside(function, loop)) - _layer_names(function, loop) | parameters_of(function)
+    around = {node.id for node in _outside(function, loop) if isinstance(node, ast.Name)}
+    around = around - _layer_names(function, loop) | parameters_of(function)
     return list(dict.fromkeys(name for name in stores(loop) if name in around))
 
 
@@ -259,10 +256,6 @@ def _outside(function: FunctionNode, loop: ast.For) -> Iterator[ast.AST]:
                 pending += [(part, inner) for part in (child.target, *child.ifs)]
             else:
                 pending.append((child, inner))
-
-
-def _names(nodes: Iterator[ast.AST]) -> set[str]:
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _statements_around(function: FunctionNode, loop: ast.For) -> list[ast.stmt] | None:

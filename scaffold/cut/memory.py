@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from scaffold.cut.extract import Extraction
 from scaffold.descriptor.expressions import Call
-from scaffold.syntax import FunctionNode, bind_call, name_path, sets, statements
+from scaffold.syntax import FunctionNode, bind_call, name_path, nodes_above, parents_of, sets, statements
 from scaffold.tower.names import stores
 from scaffold.tower.source import Module, Owner, Program
 
@@ -72,7 +72,7 @@ class _Method:
         self.callers = (*callers, function)
         self.known = {name: value for name, value in known.items() if name not in stores(function)}
         self.places = {place[-1][2]: place for place in self._walk(function.body, ())}
-        self.parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+        self.parents = parents_of(function)
         #: Variables of comprehensions around an expression, and lists whose items are being looked at.
         self.bound: list[str] = []
         self.filled: list[str] = []
@@ -176,7 +176,7 @@ class _Method:
         return known
 
     def _is_harmless(self, use: ast.Name) -> bool:
-        above = [use, *_above(self.parents, use)]
+        above = [use, *nodes_above(self.parents, use)]
         place = next(self.places[node] for node in above if node in self.places)
         match above[1:4]:
             case [ast.Attribute(attr="append"), ast.Call(args=[item], keywords=[]), ast.Expr()]:
@@ -238,12 +238,6 @@ class _Method:
 
 #: Statements behind which a block does not go on.
 _LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-
-
-def _above(parents: Mapping[ast.AST, ast.AST], node: ast.AST) -> Iterator[ast.AST]:
-    while node in parents:
-        node = parents[node]
-        yield node
 
 
 def _decided(test: ast.expr, known: Mapping[str, object]) -> bool | None:

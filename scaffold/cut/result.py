@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from scaffold.syntax import FunctionNode, assigned_to
+from scaffold.syntax import FunctionNode, parents_of, values_of
 
 #: Calls that make a sequence of embeddings, methods that add embeddings to one, and calls that ask about them.
 _SEQUENCES = ("tuple", "list")
@@ -44,7 +44,7 @@ class _ChangedError(Exception):
 
 class _Uses:
     def __init__(self, function: FunctionNode) -> None:
-        self.parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
+        self.parents = parents_of(function)
 
     def kept_in(self, node: ast.AST) -> str | None:
         """The variable that a value gets into, if any. Raises `_ChangedError` where something else is made of it."""
@@ -75,13 +75,7 @@ class _Uses:
     def _is_sequence(self, node: ast.AST) -> bool:
         """Whether it is a list or tuple, or a variable that is one at first: adding to it changes no embedding."""
         if isinstance(node, ast.Name):
-            return any(
-                self._is_sequence(made.value)
-                for made in self.parents.values()
-                if isinstance(made, ast.Assign | ast.AnnAssign)
-                and made.value is not None
-                and not isinstance(made.value, ast.Name)
-                and node.id in {target.id for target in assigned_to(made) if isinstance(target, ast.Name)}
-            )
+            made = values_of(node.id, dict.fromkeys(self.parents.values()))
+            return any(self._is_sequence(value) for value in made if not isinstance(value, ast.Name))
         called = node.func if isinstance(node, ast.Call) else None
         return isinstance(node, ast.Tuple | ast.List) or (isinstance(called, ast.Name) and called.id in _SEQUENCES)

@@ -5,12 +5,16 @@ A result depends on the arguments alone and is kept: a plan that is watched asks
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
+
+from scaffold.syntax import FunctionNode, first_line, indentation_of
 
 #: The end of a call or statement in its file: line, and column in bytes.
 End: TypeAlias = tuple[int, int]
@@ -31,6 +35,14 @@ class Added:
     names: tuple[str, ...]
     annotation: str
     forwards: tuple[End, ...]
+
+    @classmethod
+    def to(
+        cls, function: FunctionNode, lines: Sequence[str], names: tuple[str, ...], annotation: str, ends: Iterable[End]
+    ) -> Added:
+        """To a method with these lines of its file."""
+        text, shift = textwrap.dedent("\n".join(lines)) + "\n", len(indentation_of(lines[0]))
+        return cls(text, first_line(function), shift, names, annotation, tuple(ends))
 
 
 @lru_cache(maxsize=1024)

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from scaffold.cut.hoist import documented, method_lines
-from scaffold.cut.way import end_of
+from scaffold.cut.hoist import documented, is_none, method_lines
 from scaffold.edit.operations import Edit, ReplaceMethod
 from scaffold.protocol import SourceTree
-from scaffold.syntax import FunctionNode, call_name, first_line, self_attribute, sets
+from scaffold.syntax import FunctionNode, call_name, end_of, self_attribute, sets
 from scaffold.tower.source import Method, Module, Owner, Program
 
 _ANNOTATION = "bool | None"
@@ -171,7 +170,7 @@ class _Search:
             made = [
                 node.value
                 for node in ast.walk(member)
-                if isinstance(node, ast.Assign) and sets(node, attribute) and not _is_none(node.value)
+                if isinstance(node, ast.Assign) and sets(node, attribute) and not is_none(node.value)
             ]
             if made:
                 found = [part for value in made for part in self._made(owner, module, value)]
@@ -189,10 +188,6 @@ class _Search:
             return
         found = self.program.resolve(module, ast.unparse(value.func)) if isinstance(value, ast.Call) else None
         yield (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _guard(name: str) -> str:
@@ -216,13 +211,11 @@ def _source(tree: SourceTree, place: Place, name: str, passes: set[str]) -> str:
     from scaffold.cut.rewriting import Added, hoisted_text
 
     function, lines = method_lines(tree, *place)
-    text = textwrap.dedent("\n".join(lines)) + "\n"
     if _is_widened(function, name):
-        return text
-    shift = len(lines[0]) - len(lines[0].lstrip())
+        return textwrap.dedent("\n".join(lines)) + "\n"
     calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    ends = tuple(end_of(node) for node in calls if ast.unparse(node.func) in passes)
-    added = Added(text, first_line(function), shift, (name,), _ANNOTATION, ends)
+    ends = (end_of(node) for node in calls if ast.unparse(node.func) in passes)
+    added = Added.to(function, lines, (name,), _ANNOTATION, ends)
     return documented(_guarded(hoisted_text(added, None), name), name, _DOCUMENTATION)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.cut.chains import Chain, NoChain, find_chain, find_wait, same_chain, starts_of
+from scaffold.cut.chains import Chain, find_chain, find_wait, same_chain, starts_of
 from scaffold.cut.hoist import SEQUENCES, Hoisted, find_computed, has_room, hoisted_tree, is_set, takes_sequences
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
@@ -18,7 +18,7 @@ from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
 from scaffold.descriptor.port import ATTENTION, CHAIN_METHOD, LONGEST, LOOP_METHOD, PRIVATE_ENTRY, PUBLIC_ENTRY
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity, Span
 from scaffold.protocol import find_subclasses
-from scaffold.syntax import FunctionNode, bind_call, dotted, find_class, find_method, name_path
+from scaffold.syntax import FunctionNode, bind_call, dotted, end_of, find_class, find_method, name_path
 from scaffold.tower.names import stores
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class _Search:
         forwards: list[ast.Call] = []
         loops = self._loops(frame, names)
         chains = self._chains(frame, names)
-        for node in _calls(frame.function):
+        for node in _calls(frame.function.body):
             place = _place(called(node), frame.place, names)
             if self.last is not None and place == (CHAIN_METHOD,):  # an earlier port
                 sites.append((node, (0,)))
@@ -385,11 +385,11 @@ class _Search:
             self._refuse_loop(frame, reason, frame.module.span(loop))
             return
         hazard = find_hazard(self.program, frame.holder, frame.function, loop, outlined, constants)
-        if hazard is not None and not self._hoist(frame, loop, names):
+        if hazard is not None and not self._hands_on(frame, _calls([loop]), self._in_loop(loop, names)):
             place = Span(hazard.shown, hazard.line, 1, hazard.line, 2)
             self._refuse_loop(frame, f"{hazard.what}: {hazard.reason}", place)
             return
-        if self.per_item and not self._tell(frame, _calls_of(loop), self._in_loop(loop, names)):
+        if self.per_item and not self._tell(frame, _calls([loop]), self._in_loop(loop, names)):
             self._refuse_loop(frame, "attention of the layers cannot be told where items end", frame.module.span(loop))
             return
         self._keep(frame, [(loop, EVERY)], [], outlined)
@@ -434,14 +434,14 @@ class _Search:
         if isinstance(chain, Chain) and self.first_chain is not None:
             home, first = self.first_chain
             if home.owner is not frame.owner or not same_chain(first, chain):
-                chain = NoChain(chains[0][0], f"it is not the same as in `{home.shown}`")
+                chain = Misfit(chains[0][0], f"it is not the same as in `{home.shown}`")
             else:
                 chain = replace(chain, adds=False)
         if others:
-            chain = NoChain(others[0], "the encoder runs in another place of the method, too")
+            chain = Misfit(others[0], "the encoder runs in another place of the method, too")
         elif CHAIN_METHOD in self.program.members((frame.module, frame.owner)):
-            chain = NoChain(chains[0][0], f"`{frame.owner.name}` has a method `{CHAIN_METHOD}` already")
-        if isinstance(chain, NoChain):
+            chain = Misfit(chains[0][0], f"`{frame.owner.name}` has a method `{CHAIN_METHOD}` already")
+        if isinstance(chain, Misfit):
             what = f"the statements from `{_text(self.call)}` on in `{frame.shown}` cannot be captured: {chain.reason}"
             self._refuse_outlined(what, frame.module.span(chain.node))
             return
@@ -451,10 +451,6 @@ class _Search:
             self._refuse_outlined(*wait)
         self.first_chain = self.first_chain or (frame, chain)
         self._keep(frame, [(chains[0][-1], (0,))], [], chain=chain)
-
-    def _hoist(self, frame: _Frame, loop: ast.For, names: Mapping[str, Place]) -> bool:
-        """Whether the layers can get a parameter for the longest sequence that they compute."""
-        return self._hands_on(frame, _calls_of(loop), self._in_loop(loop, names))
 
     def _in_loop(self, loop: ast.For, names: Mapping[str, Place]) -> dict[str, Place]:
         """The parts that names stand for in the loop, where one is a layer."""
@@ -495,7 +491,7 @@ class _Search:
         """Whether a method gets the offsets for attention that it leads to."""
         if id(frame.function) not in self._asked:
             self._asked.add(id(frame.function))
-            self._tell(frame, _calls(frame.function), {**frame.names, **dict(_aliases(frame))})
+            self._tell(frame, _calls(frame.function.body), {**frame.names, **dict(_aliases(frame))})
         return id(frame.function) in self.hoisted
 
     def _is_attention(self, place: Place) -> bool:
@@ -526,7 +522,7 @@ class _Search:
                 self._decline(frame, "does not compute it once, of offsets that it is given, for attention alone")
             else:
                 names = {**frame.names, **dict(_aliases(frame))}
-                self._hands_on(frame, _calls(frame.function), names)
+                self._hands_on(frame, _calls(frame.function.body), names)
         return id(frame.function) in self.hoisted
 
     def _decline(self, frame: _Frame, reason: str) -> None:
@@ -694,23 +690,14 @@ def _is_abstract(function: FunctionNode) -> bool:
 def _makes_others(owner: ast.ClassDef) -> bool:
     """Whether calling a class makes objects of other classes alone: it has a `__new__` that calls no other."""
     new = find_method(owner, "__new__")
-    return new is not None and not any(ast.unparse(call.func).endswith(".__new__") for call in _calls(new))
+    return new is not None and not any(ast.unparse(call.func).endswith(".__new__") for call in _calls(new.body))
 
 
-def _calls(function: FunctionNode) -> Iterator[ast.Call]:
-    """Calls in the body, in the order of the text. Decorators and defaults run elsewhere."""
-    for statement in function.body:
+def _calls(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    """Calls in a body, in the order of the text. Decorators and defaults run elsewhere."""
+    for statement in body:
         found = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
-
-
-def _calls_of(loop: ast.For) -> list[ast.Call]:
-    return [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
-
-
-def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """Where a node ends: line and column. No other call of a file ends where one does."""
-    return node.end_lineno or 0, node.end_col_offset or 0
 
 
 def iterated(node: ast.expr) -> list[ast.expr]:

@@ -534,10 +534,10 @@ def _layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
         return ()
     function, call = found[1], waiting_call(frame, found[1])
     parents = parents_of(function)
-    above = parents.get(id(call))
+    above = parents.get(call) if call is not None else None
     names = {ast.unparse(target) for target in assigned_to(above)} if above is not None else set()
     loaded = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-    taken = [parents.get(id(node)) for node in loaded if node.id in names]
+    taken = [parents.get(node) for node in loaded if node.id in names]
     layers = [_layer(function, node.slice) if isinstance(node, ast.Subscript) else None for node in taken]
     return tuple(dict.fromkeys(text for text in layers if text)) if layers and all(layers) else ()
 

@@ -126,7 +126,7 @@ def _unconditional(call: ast.AST, function: ast.AST) -> bool:
     parents = parents_of(function)
     node: ast.AST | None = call
     while node is not None:
-        above = parents.get(id(node))
+        above = parents.get(node)
         tests = [above.test] if isinstance(above, (ast.If, ast.IfExp)) else []
         for block in (getattr(above, name, None) for name in ("body", "orelse")):
             if isinstance(block, list) and node in block:

@@ -593,8 +593,8 @@ class _Slicer:
             above = parents_of(function)
             place: ast.AST = node
             while not isinstance(place, ast.stmt):
-                place = above[id(place)]
-            block: list[ast.stmt] = getattr(above[id(place)], "body", [])
+                place = above[place]
+            block: list[ast.stmt] = getattr(above[place], "body", [])
             before = block[: block.index(place)] if place in block else []
             index, table = ast.unparse(node.slice), ast.unparse(node.value)
             first = place.lineno if block is function.body else 0
