@@ -14,7 +14,6 @@ from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.draft.unportable import offered
 from scaffold.syntax import FunctionNode, first_line
 from scaffold.tower.paths import refuses_embeds
-from scaffold.tower.source import Module
 from scaffold.watch import Batch, Call, Frame, Recording
 
 #: Axes of one image, or of several.
@@ -75,13 +74,11 @@ def line_of(frame: Frame) -> SourceLine:
     return SourceLine(frame.place.file, frame.place.line)
 
 
-def function_of(subject: Subject, frame: Frame) -> tuple[Module, FunctionNode] | None:
+def function_of(subject: Subject, frame: Frame) -> FunctionNode | None:
     """The function that a frame waits in."""
     module = subject.program.module(frame.place.file)
-    for function in ast.walk(module.tree) if module is not None else ():
-        if isinstance(function, FunctionNode) and first_line(function) == frame.first_line and module is not None:
-            return module, function
-    return None
+    functions = (node for node in ast.walk(module.tree) if isinstance(node, FunctionNode)) if module is not None else ()
+    return next((one for one in functions if first_line(one) == frame.first_line), None)
 
 
 def waiting_call(frame: Frame, function: FunctionNode) -> ast.Call | None:
@@ -158,9 +155,9 @@ def put_fields(subject: Subject, batches: Sequence[Batch], sheet: Sheet) -> None
                 sheet.refuse(subject.tree, subject.place, what)
 
 
-def sizes_of_items(batches: Sequence[Batch], key: str, *, divided: bool = False) -> str | None:
-    """The input whose value, or product of values, is the length of each item in every batch, or a multiple of it."""
-    return next((at for at, kind, _ in sized_by(batches, key, divided=divided) if not kind), None)
+def sizes_of_items(batches: Sequence[Batch], key: str) -> str | None:
+    """The input whose value, or product of values, is the length of each item in every batch."""
+    return next((at for at, kind, _ in sized_by(batches, key) if not kind), None)
 
 
 def sized_by(batches: Sequence[Batch], key: str, *, divided: bool = False) -> list[tuple[str, str, int]]:

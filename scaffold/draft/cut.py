@@ -444,7 +444,7 @@ def _parameters(subject: Subject, callee: Frame) -> list[str]:
     found = function_of(subject, callee)
     if found is None:
         return list(dict.fromkeys(re.split(r"[\[.]", leaf.at)[0] for leaf in callee.values))
-    names = positional_parameters(found[1])
+    names = positional_parameters(found)
     return names[int(names[:1] in (["self"], ["cls"])) :]
 
 
@@ -529,10 +529,10 @@ def _layers_of(subject: Subject, frame: Frame) -> tuple[str, ...]:
 
     None if it does anything else with the list.
     """
-    found = function_of(subject, frame) if frame.part == "" else None
-    if found is None:
+    function = function_of(subject, frame) if frame.part == "" else None
+    if function is None:
         return ()
-    function, call = found[1], waiting_call(frame, found[1])
+    call = waiting_call(frame, function)
     parents = parents_of(function)
     above = parents.get(call) if call is not None else None
     names = {ast.unparse(target) for target in assigned_to(above)} if above is not None else set()

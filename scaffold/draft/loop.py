@@ -124,17 +124,17 @@ def _call(subject: Subject, recording: Recording, frames: Sequence[Frame], layer
     Beside features and mask, which all rows of a unit share, it reads entries of the configuration: of the name and
     value of the variable.
     """
-    found = function_of(subject, frames[0])
+    function = function_of(subject, frames[0])
     loops = [
         node
-        for node in ast.walk(found[1] if found is not None else ast.Module([], []))
+        for node in ast.walk(function or ast.Module([], []))
         if isinstance(node, ast.For) and any(ast.unparse(unsliced(over)) == layers for over in iterated(node.iter))
     ]
     loop = max(loops, key=lambda node: node.lineno, default=None)
-    if found is None or loop is None:
+    if function is None or loop is None:
         return ""
     taken = []
-    for name in outline(found[1], loop).arguments[1:]:
+    for name in outline(function, loop).arguments[1:]:
         leaves = [leaf for frame in frames for leaf in frame.values if leaf.at == name]
         held = attributes(recording.numbers, re.compile(rf"\.{name}$"), CONFIG)
         masks = [leaf for leaf in leaves if leaf.type != "NoneType"]

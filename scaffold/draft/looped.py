@@ -7,7 +7,7 @@ nothing of these may still be any tensor, where the called method asks only whet
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
@@ -101,7 +101,7 @@ class Calls:
 
     def _tensor(self, leaves: Sequence[Sequence[Leaf]], known: Mapping[int, str]) -> str | None:
         origins = [
-            {self._origin(batch, number) for leaf in found for number in self._sources(leaf)}
+            {self._origin(batch, number) for leaf in found for number in leaf.made_by}
             for batch, found in zip(self.batches, leaves, strict=True)
         ]
         words = {known.get(number, "") for found in origins for number in found}
@@ -117,7 +117,7 @@ class Calls:
             return "grid"
         if all(any(one.of == self.pixels and one.how in _KEPT for one in leaf.sources) for leaf in only):
             return "pixels"
-        numbers = [list(self._sources(leaf)) for leaf in only]
+        numbers = [leaf.made_by for leaf in only]
         if all(len(found) == 1 for found in numbers):
             made = [batch.calls[number] for batch, [number] in zip(self.batches, numbers, strict=True)]
             return self._call(made, known)
@@ -125,14 +125,10 @@ class Calls:
 
     # -- numbers of calls ----------------------------------------------------------------------------------------------
 
-    def _sources(self, leaf: Leaf) -> Iterator[int]:
-        """The calls whose result a tensor is, or a view of."""
-        yield from (source.call for source in leaf.sources if source.call is not None)
-
     def _origin(self, batch: Batch, number: int) -> int:
         """The call that made what a call gives: itself, or one whose result it passes on, whole or in parts."""
         results = batch.calls[number].results
-        made = {one for leaf in results for one in self._sources(leaf)}
+        made = {one for leaf in results for one in leaf.made_by}
         if len(made) != 1:
             return number
         [inner] = made
@@ -143,14 +139,14 @@ class Calls:
     def _reader(self, batch: Batch, end: int) -> int | None:
         """The first call that gets the result of a call."""
         for number, call in enumerate(batch.calls[end + 1 :], end + 1):
-            if any(self._origin(batch, one) == end for leaf in call.arguments for one in self._sources(leaf)):
+            if any(self._origin(batch, one) == end for leaf in call.arguments for one in leaf.made_by):
                 return number
         return None
 
     def _gives(self, batch: Batch, number: int) -> bool:
         """Whether the embeddings of all items are the results of a call."""
         results = [leaf for leaf in batch.results if leaf.is_tensor]
-        return len(results) == len(batch.items) and all(number in self._sources(leaf) for leaf in results)
+        return len(results) == len(batch.items) and all(number in leaf.made_by for leaf in results)
 
     def _has_rows(self, calls: Sequence[Call]) -> bool:
         """Whether each call gives one tensor with a row for each of the encoder's."""
@@ -169,8 +165,7 @@ class Calls:
         for batch in self.batches:
             for frame in batch.frames:
                 if frame.part == call.part and frame.function.endswith("forward"):
-                    found = function_of(self.subject, frame)
-                    return found[1] if found is not None else None
+                    return function_of(self.subject, frame)
         return None
 
     def _is_only_asked(self, function: FunctionNode, name: str, call: Call) -> bool:

@@ -155,7 +155,7 @@ def put_width(subject: Subject, recording: Recording, batch: Batch, sheet: Sheet
 
 def _tower(batch: Batch) -> str:
     """The part of the model itself whose result the embeddings are; empty where there is none."""
-    made = {one.call for leaf in batch.results for one in leaf.sources if one.call is not None}
+    made = {call for leaf in batch.results for call in leaf.made_by}
     part = batch.calls[made.pop()].part if len(made) == 1 else ""
     return part if "." not in part else ""
 

@@ -297,9 +297,9 @@ def _loop(subject: Subject, encoder: _Encoder) -> str | None:
 def _unread(subject: Subject, encoder: _Encoder) -> list[str]:
     """Variables in the loop over the layers that no buffer holds: no layer gets them, as `_loop` has found."""
     frames = encoder.waiting
-    found = function_of(subject, frames[0])
+    function = function_of(subject, frames[0])
     line = frames[0].place.line
-    loops = [node for node in ast.walk(found[1]) if isinstance(node, ast.For)] if found is not None else []
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)] if function is not None else []
     read = {name for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0) for name in loads(loop)}
     values = [{leaf.at: leaf for leaf in frame.values if leaf.is_tensor} for frame in frames]
     names = sorted(read.intersection(*values))
@@ -563,8 +563,8 @@ def _roles(subject: Subject, encoder: _Encoder) -> dict[str, Any]:
     `lengths` is one that is None, as where no attention asks for it.
     """
     frames = [batch.way(call)[-1] for (batch, _), call in zip(encoder.runs, encoder.calls, strict=True)]
-    found = function_of(subject, frames[0])
-    call = waiting_call(frames[0], found[1]) if found is not None else None
+    function = function_of(subject, frames[0])
+    call = waiting_call(frames[0], function) if function is not None else None
     given = [*call.args, *(one.value for one in call.keywords)] if call is not None else []
     return _roles_of([one.id for one in given if isinstance(one, ast.Name)], frames, encoder.rows)
 

@@ -22,7 +22,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_(][A-Za-z0-9_./ ()*+,=-]*")
 _NOT_TEXT = re.compile(r"(?i:true|false|null|yes|no|on|off)|[0-9].*")
 
 Value = str | int | bool | Mapping[str, object] | Iterable[str]
-Answers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class _Entry:
 class Sheet:
     """`answers` has one per key. `obstacles` say what no descriptor expresses: a model with one gets no draft."""
 
-    answers: Answers
+    answers: Mapping[str, str]
     questions: list[Question] = field(default_factory=list)
     obstacles: list[Diagnostic] = field(default_factory=list)
     _entries: dict[str, _Entry] = field(default_factory=dict)

@@ -88,6 +88,11 @@ class Leaf:
         return tuple(map(prod, self.grid))
 
     @property
+    def made_by(self) -> list[int]:
+        """The numbers of the calls whose results a tensor is, or is in."""
+        return [source.call for source in self.sources if source.call is not None]
+
+    @property
     def is_tensor(self) -> bool:
         return self.type == "Tensor"
 

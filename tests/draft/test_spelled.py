@@ -11,7 +11,7 @@ from scaffold.draft.locate import locate
 from scaffold.draft.numbers import put_width
 from scaffold.draft.sheet import Sheet
 from scaffold.draft.spelled import sides_of_images, widths_read
-from scaffold.watch import Source
+from scaffold.watch import Leaf, Source
 
 pytestmark = pytest.mark.trees
 
@@ -62,7 +62,7 @@ def test_the_side_of_images_that_code_says(release_tree: Any, architecture: str,
 def test_the_width_that_a_model_reads_comes_before_others(
     release_tree: Any, numbers: dict[str, int], drafted: str
 ) -> None:
-    sheet, batch = Sheet({}), SimpleNamespace(results=[SimpleNamespace(shape=(4, 96), sources=())])
+    sheet, batch = Sheet({}), SimpleNamespace(results=[Leaf("", "Tensor", (4, 96))])
     recording: Any = SimpleNamespace(numbers=numbers, guessed=())
 
     put_width(locate(release_tree("0.33.0"), NEMOTRON), recording, batch, sheet)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def test_the_width_of_a_text_that_a_configuration_may_lack(
     sheet, subject = Sheet({}), locate(release_tree("0.33.0"), architecture)
     known = {**numbers, "self.config.text_config.hidden_size": 96}
     recording: Any = SimpleNamespace(numbers=known, guessed=())
-    batch: Any = SimpleNamespace(results=[SimpleNamespace(shape=(4, 96), sources=())])
+    batch: Any = SimpleNamespace(results=[Leaf("", "Tensor", (4, 96))])
     put_width(subject, recording, batch, sheet)
     assert sheet.value("output.hidden_size") == width
 
@@ -104,7 +104,7 @@ def test_the_width_of_a_tower_that_gives_the_embeddings(release_tree: Any, part:
     sheet, subject = Sheet({}), locate(release_tree("0.33.0"), "SiglipModel")
     known = {f"self.config.{one}_config.hidden_size": 96 for one in ("text", "vision")}
     recording: Any = SimpleNamespace(numbers=known | {"self.vision_model.config.hidden_size": own}, guessed=())
-    leaf = SimpleNamespace(shape=(4, 96), sources=(Source("#0", "view"),))
+    leaf = Leaf("", "Tensor", (4, 96), sources=(Source("#0", "view"),))
     batch: Any = SimpleNamespace(results=[leaf], calls=[SimpleNamespace(part=part)])
     put_width(subject, recording, batch, sheet)
     assert sheet.value("output.hidden_size") == width
