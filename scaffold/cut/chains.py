@@ -11,7 +11,7 @@ import ast
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scaffold.cut.loops import Misfit
 from scaffold.descriptor.port import CHAIN_METHOD
@@ -52,14 +52,11 @@ class Chain:
     result: str
     steps: tuple[str, ...]
     adds: bool = True
+    method: ClassVar[str] = CHAIN_METHOD
 
     @property
     def arguments(self) -> tuple[str, ...]:
         return (self.argument,)
-
-    @property
-    def method(self) -> str:
-        return CHAIN_METHOD
 
 
 def starts_of(function: FunctionNode) -> Iterator[tuple[list[ast.stmt], int]]:
@@ -146,11 +143,6 @@ def find_wait(program: Program, owner: Owner, run: Sequence[ast.stmt], method: s
                 what = f"`{hazard.what}` in a part of `{method}`: {hazard.reason}"
                 return what, Span(hazard.shown, hazard.line, 1, hazard.line, 2)
     return None
-
-
-def same_chain(one: Chain, other: Chain) -> bool:
-    """Whether two runs compute the same of their pixels, in the same order."""
-    return one.steps == other.steps
 
 
 def chain_method(chain: Chain, lines: list[str]) -> str:

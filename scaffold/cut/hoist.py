@@ -80,11 +80,6 @@ def find_computed(function: FunctionNode) -> ast.Assign | None:
     return found[0] if ast.unparse(found[0].value) in values else None
 
 
-def is_set(function: FunctionNode) -> bool:
-    """Whether a method makes a value of that name, in whatever way."""
-    return LONGEST in stores(function)
-
-
 def has_room(function: FunctionNode, names: tuple[str, ...] = (LONGEST,)) -> bool:
     """Whether a method may get parameters to hand them on: it has no such names yet, and runs as it is written."""
     words = {getattr(node, "id", None) or getattr(node, "arg", None) for node in ast.walk(function)}

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scaffold.descriptor.port import ATTENTION, LONGEST, LOOP_METHOD
 from scaffold.syntax import Bound, FunctionNode, annotations_of, bind_call, values_of
@@ -39,19 +39,13 @@ class Loop:
     end_line: int
     arguments: tuple[str, ...]
     results: tuple[str, ...]
+    adds: ClassVar[bool] = True
+    method: ClassVar[str] = LOOP_METHOD
 
     @property
     def result(self) -> str:
         """The results, as an assignment and a `return` have them."""
         return ", ".join(self.results)
-
-    @property
-    def method(self) -> str:
-        return LOOP_METHOD
-
-    @property
-    def adds(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

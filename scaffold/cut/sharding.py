@@ -190,10 +190,6 @@ class _Search:
         yield (found[0], found[1]) if found is not None and isinstance(found[1], ast.ClassDef) else None
 
 
-def _guard(name: str) -> str:
-    return f"if {name} is None:\n    {name} = self.{name}\n"
-
-
 def _is_widened(function: FunctionNode, name: str) -> bool:
     """Whether an earlier port gave the method its parameter."""
     parameters = function.args.kwonlyargs or function.args.args
@@ -232,5 +228,6 @@ def _guarded(text: str, name: str) -> str:
         lines[node.lineno - 1] = (line[: node.col_offset] + name.encode() + line[node.end_col_offset :]).decode()
     first = min(reads, key=end_of).lineno
     statement = max((one for one in function.body if one.lineno <= first), key=lambda one: one.lineno)
-    lines.insert(statement.lineno - 1, textwrap.indent(_guard(name), " " * statement.col_offset))
+    guard = f"if {name} is None:\n    {name} = self.{name}\n"
+    lines.insert(statement.lineno - 1, textwrap.indent(guard, " " * statement.col_offset))
     return "".join(lines)

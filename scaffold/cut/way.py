@@ -10,8 +10,8 @@ from functools import partial
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from scaffold.cut.chains import Chain, find_chain, find_wait, same_chain, starts_of
-from scaffold.cut.hoist import SEQUENCES, Hoisted, find_computed, has_room, hoisted_tree, is_set, takes_sequences
+from scaffold.cut.chains import Chain, find_chain, find_wait, starts_of
+from scaffold.cut.hoist import SEQUENCES, Hoisted, find_computed, has_room, hoisted_tree, takes_sequences
 from scaffold.cut.loops import Loop, Misfit, find_hazard, find_misfit, outline
 from scaffold.cut.result import find_change
 from scaffold.descriptor.expressions import Attribute, Call, Literal, Name
@@ -433,7 +433,7 @@ class _Search:
         others = [*(run[0] for run in chains[1:]), *others]
         if isinstance(chain, Chain) and self.first_chain is not None:
             home, first = self.first_chain
-            if home.owner is not frame.owner or not same_chain(first, chain):
+            if home.owner is not frame.owner or first.steps != chain.steps:
                 chain = Misfit(chains[0][0], f"it is not the same as in `{home.shown}`")
             else:
                 chain = replace(chain, adds=False)
@@ -518,7 +518,7 @@ class _Search:
             self._asked.add(id(frame.function))
             if find_computed(frame.function) is not None:
                 self.hoisted[id(frame.function)] = _hoisted(frame)
-            elif is_set(frame.function):
+            elif LONGEST in stores(frame.function):
                 self._decline(frame, "does not compute it once, of offsets that it is given, for attention alone")
             else:
                 names = {**frame.names, **dict(_aliases(frame))}

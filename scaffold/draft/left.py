@@ -8,7 +8,7 @@ from itertools import chain
 
 from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.draft.locate import Subject
-from scaffold.draft.sheet import Sheet, SourceLine, beyond
+from scaffold.draft.sheet import Sheet, SourceLine
 from scaffold.watch import Batch, Left, Recording
 
 #: Keys of a sheet with calls or parts that a graph holds.
@@ -31,7 +31,7 @@ def refuse_left(subject: Subject, recording: Recording, sheet: Sheet) -> None:
         left = read_inside(_drafted(recording, sheet), held)
         if left is not None:
             what = f"`{held}` reads `{left.of}`, which vLLM's loader leaves on the host, and a graph may not"
-            sheet.obstacles += beyond(subject.tree, _place(subject, left), what).diagnostics
+            sheet.refuse(subject.tree, _place(subject, left), what)
             return
 
 
