@@ -132,7 +132,7 @@ def _require_object(found: Any) -> None:
 
 
 def read_json(file: Path, code: str, wanted: str, parse: Callable[[Any], _Parsed]) -> _Parsed:
-    """What `parse` makes of a JSON file. Raises `code` where that fails, and where the file is no JSON."""
+    """The value that `parse` makes of a JSON file. Raises `code` where that fails, and where the file is no JSON."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

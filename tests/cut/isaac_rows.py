@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import nn
 
 from scaffold.verify.numeric.recipes.base import Session
@@ -25,10 +24,7 @@ class Isaac(PackedGrid):
     def build(self, host_class: str | None = None) -> tuple[nn.Module, SimpleNamespace]:
         # There is no tokenizer to ask for the token of an image.
         sys.modules[self.load_class().__module__]._resolve_vision_token_id = lambda *args: 0  # type: ignore[attr-defined]
-        host, config = super().build(host_class)
-        # The model asks its language model where it lies.
-        host.language_model.weight = nn.Parameter(torch.zeros(1, 1))
-        return host, config
+        return super().build(host_class)
 
     def model_config(self) -> Any:
         from vllm.transformers_utils.configs.isaac import IsaacConfig, PixelShuffleSiglip2VisionConfig
