@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 from changed_ports import port_of
 
-import scaffold.tower
 from scaffold.descriptor import load_descriptor_text
 from scaffold.descriptor.load import shipped_path
 from scaffold.verify.numeric import NumericOptions, NumericReport, NumericRequest, check_numerics, check_numerics_all
@@ -140,7 +139,7 @@ def test_rows_that_a_models_own_attention_leaves_are_covered(
 ) -> None:
     """MiMo-V2-Omni's window layers write into `torch.empty_like`, and the next full layer reads all of it."""
     if not covered:
-        monkeypatch.setattr(scaffold.tower, "own_attention_leaves_rows", lambda *_: False)
+        monkeypatch.setattr("scaffold.plan.towers.own_attention_leaves_rows", lambda *_: False)
 
     (report,) = prove_numerics(port_of("mimo_v2_omni"), release_tree("0.33.0"))
 

@@ -210,27 +210,32 @@ def own_axes(axes: AxisKeys) -> AxisKeys:
     return tuple([axis for axis in axes if not isinstance(axis, Room)])
 
 
+def sharding_parts(model: Any) -> list[torch.nn.Module]:
+    """The parts of a model that spread items over the ranks themselves."""
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    return [part for part in parts if getattr(part, "use_data_parallel", None) is True]
+
+
 @contextmanager
-def without_sharding(model: Any) -> Iterator[None]:
-    """Keep a tower from spreading items over the ranks that the manager has spread already.
+def without_sharding(sharding: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Keep these parts from spreading items over the ranks that the manager has spread already.
 
     With `mm_encoder_tp_mode="data"`, InternVL, MiniCPM-V and Step3-VL (to 0.33) gather inside their forward. Ranks
     that replay different batches, or none, would then wait for each other or mix their outputs.
     """
-    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
-    sharding = [module for module in modules if getattr(module, "use_data_parallel", None) is True]
-    for module in sharding:
-        module.use_data_parallel = False
+    on = [part for part in sharding if part.use_data_parallel]  # none where a call around has turned them off
+    for part in on:
+        part.use_data_parallel = False
     try:
         yield
     finally:
-        for module in sharding:
-            module.use_data_parallel = True
+        for part in on:
+            part.use_data_parallel = True
 
 
 def observe(model: Any) -> None:
     """Let a port of rows find out how its model calls the encoder, on a batch of its own: no rank has a part of it."""
-    with without_sharding(model):
+    with without_sharding(sharding_parts(model)):
         getattr(model, "_encoder_cudagraph_call", None)
 
 
@@ -243,6 +248,8 @@ class VllmAdapter:
         self.model = owner.model
         self.config = owner.config
         self.tables = KeptTables(self.model)
+        #: Found once: a model has hundreds of parts, and each call would look at all.
+        self._sharding = sharding_parts(self.model) if owner.use_dp else []
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[Kind, tuple[bool, bool]] = {}
@@ -584,7 +591,7 @@ class VllmAdapter:
         return _NO_EAGER_FORWARD if output is None else output
 
     def _without_nested_sharding(self) -> AbstractContextManager[None]:
-        return without_sharding(self.model) if self.owner.use_dp else contextlib.nullcontext()
+        return without_sharding(self._sharding)
 
     def output_rows(self, path: str, tokens: int) -> int | None:
         return tokens if self.plain_post else None
