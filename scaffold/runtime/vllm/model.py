@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -248,8 +248,6 @@ class VllmAdapter:
         self.model = owner.model
         self.config = owner.config
         self.tables = KeptTables(self.model)
-        #: Found once: a model has hundreds of parts, and each call would look at all.
-        self._sharding = sharding_parts(self.model) if owner.use_dp else []
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
         #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
         self._facts: dict[Kind, tuple[bool, bool]] = {}
@@ -589,6 +587,11 @@ class VllmAdapter:
             output = self.model.encoder_eager_forward(inputs, **keywords)
         # DeepSeek-VL2 (0.33) inherits the protocol's empty method.
         return _NO_EAGER_FORWARD if output is None else output
+
+    @cached_property
+    def _sharding(self) -> list[torch.nn.Module]:
+        """Found once: a model has hundreds of parts, and each call would look at all."""
+        return sharding_parts(self.model) if self.owner.use_dp else []
 
     def _without_nested_sharding(self) -> AbstractContextManager[None]:
         return without_sharding(self._sharding)
