@@ -512,7 +512,7 @@ def _extracted(explicit: Explicit, extraction: Extraction) -> Iterator[str]:
     if extraction.after is not None:
         yield f"- `{extraction.after}` is the statements behind it, moved as they were. Eager code calls both."
     if extraction.loop is not None:
-        yield f"- `{extraction.loop.name}` is what follows in the loop over images, which is there now."
+        yield f"- `{extraction.loop.name}` has the loop over images, over what each one was encoded to."
     yield f"- A unit takes `{explicit.tokens.text}` tokens of a budget: the rows that a graph gives of it."
 
 
