@@ -442,20 +442,24 @@ class VllmAdapter:
         if identity:
             self._kept[kind] = tuple(selected), self.rooms_of(inputs)
         # Plans of a port that is run around its encoder hold no metadata.
-        facts = self._facts[kind] = (identity, self.around is not None or self._is_pure(inputs, selected))
+        facts = self._facts[kind] = (identity, self.around is not None or self._is_pure(inputs))
         return facts
 
-    def _is_pure(self, inputs: Inputs, selected: Inputs) -> bool:
-        """Whether metadata come out the same with other pixels: with noise, and with zeros."""
-        limits = self.owner._limits()
-        items = self.items(inputs)
+    def _is_pure(self, inputs: Inputs) -> bool:
+        """Whether metadata come out the same with other pixels: with noise, and with zeros.
+
+        One item answers for each path, the smallest: a request waits, and may be of one item anyway. The metadata of
+        large images take 10 ms of the GPU (Kimi-VL's positions).
+        """
+        items, limits = self.items(inputs), self.owner._limits()
         for path in self.owner._ladders():
-            if not any(item.tokens_on(path) for item in items):
+            sizes = [(item.tokens_on(path), index) for index, item in enumerate(items) if item.tokens_on(path)]
+            if not sizes:
                 continue
-            # Once: metadata of large images may take 10 ms of the GPU (Kimi-VL's positions).
-            mine = self.replay_values(selected, limits, path)
+            one = self.owner._select_items(inputs, [min(sizes)[1]])[0]
+            mine = self.replay_values(one, limits, path)
             for make in (_noise, torch.zeros_like):
-                other = {name: _replace_data(value, make) for name, value in selected.items()}
+                other = {name: _replace_data(value, make) for name, value in one.items()}
                 try:
                     theirs = self.replay_values(other, limits, path)
                 except Exception:  # Idefics3 drops images of zeros before its encoder, and then fails without any
@@ -463,7 +467,7 @@ class VllmAdapter:
                 if mine.keys() != theirs.keys():
                     return False
                 for name, value in mine.items():
-                    if value is None or any(value is v for v in selected.values()):
+                    if value is None or any(value is v for v in one.values()):
                         continue
                     if not _same(value, theirs[name]):
                         return False
