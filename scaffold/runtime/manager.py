@@ -38,7 +38,7 @@ from scaffold.runtime.backend import CaptureError, CudaGraphBackend, GraphBacken
 from scaffold.runtime.budgets import fitting_budget
 from scaffold.runtime.buffers import Arena, buffers_fill, nbytes_of, rows_bytes
 from scaffold.runtime.capture import Captured, GraphSet, Want
-from scaffold.runtime.crossover import CLEARLY_SLOWER, Crossover, sample_budgets
+from scaffold.runtime.crossover import CLEARLY_SLOWER, SLOW_HOST, Crossover, sample_budgets
 from scaffold.runtime.options import CaptureReport, Options
 from scaffold.runtime.padding import PADDERS
 from scaffold.runtime.parallel import Group, run_sharded
@@ -691,7 +691,7 @@ class EncoderGraphManager:
             return False
         if all(run.eager for step in plan.steps for run in step.runs):
             return True  # one call has fewer launches than several, and no batch has a graph to wait for
-        batches = eager = 0.0
+        batches = eager = slow = 0.0
         for path, crossover in self.crossover.items():
             runs = [run for step in plan.steps for run in step.runs if run.path == path]
             times = [
@@ -701,12 +701,13 @@ class EncoderGraphManager:
                 for run in runs
             ]
             calls = sum(run.calls for run in runs) if self._apart else 1
-            whole = crossover.eager_at(sum(run.tokens for run in runs), calls) if runs else 0.0
-            if whole is None or None in times:
+            tokens = sum(run.tokens for run in runs)
+            whole, waiting = (crossover.eager_at(tokens, calls, host) if runs else 0.0 for host in (1.0, SLOW_HOST))
+            if whole is None or waiting is None or None in times:
                 return False
             batches += sum(filter(None, times))
-            eager += whole
-        return batches > eager * CLEARLY_SLOWER
+            eager, slow = eager + whole, slow + waiting
+        return batches > max(eager * CLEARLY_SLOWER, slow)
 
     def _pack(self, items: list[Item]) -> list[packing.Batch]:
         if not items:

@@ -117,6 +117,18 @@ def test_replay_is_not_chosen_where_eager_is_faster():
     assert dict(manager.stats.reasons) == {"crossover": 1}
 
 
+@pytest.mark.parametrize(("launch_ms", "reasons"), [(6.0, {"crossover": 1}), (7.0, {})])
+def test_a_replay_stays_where_a_slow_host_makes_eager_slower(launch_ms, reasons):
+    tower = PackedTower()
+    manager = make_manager(tower, [8, 64])
+    crossover = manager.crossover["default"]
+    crossover.replay.add(8, 1.0)
+    crossover.replay.add(64, 10.0)
+    crossover.launch_ms = launch_ms
+    assert_equals_eager(manager, tower.call([(1, 1, 20)]))  # 10 ms padded; eager takes 9 or 10.5 beside a slow host
+    assert dict(manager.stats.reasons) == reasons
+
+
 def test_calibration_measures_until_its_limit():
     backend = RecordingBackend()
     backend.clock = lambda action: (action(), 40.0)[1]

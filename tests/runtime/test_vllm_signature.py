@@ -65,13 +65,13 @@ class Kernels(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_first_call_makes_no_noise_whose_kernel_the_start_has_not_loaded(dtype):
+def test_no_call_makes_noise_whose_kernel_the_start_has_not_loaded(dtype):
     speaker = adapter()
     speaker.owner.device, speaker.owner.dtype = torch.device("cpu"), dtype
     with Kernels() as start:
         speaker.warm_up(alone=False)
     with Kernels() as first:
-        assert speaker.signature(call(dtype=dtype)) is not None
+        assert known(speaker, call(dtype=dtype)) is not None
     noise = {one for one in first.seen if one[0]._schema.name == "aten::rand_like"}
     assert noise == {one for one in start.seen if one[0]._schema.name == "aten::rand_like"} != set()
 
@@ -84,6 +84,12 @@ def call(grid=((1, 2), (2, 3)), seed=0, dtype=torch.float32, **more):
 
 def adapter(**owner):
     return binding.VllmAdapter(Owner(**owner), PLAIN)
+
+
+def known(speaker, inputs):
+    """The signature of a call that comes again: pixels are asked about before."""
+    speaker.signature(inputs)
+    return speaker.signature(inputs)
 
 
 class Mapped(Model):
@@ -107,14 +113,16 @@ def test_what_holds_for_a_small_map_is_measured_anew_for_a_large_one():
     small = binding.SIZE_NUMEL // 2
     assert speaker.signature(mapped(small, 0)) != speaker.signature(mapped(small, 1))  # values are in the key
     assert speaker.signature(mapped(small, 0)) == speaker.signature(mapped(small, 0)) is not None
-    assert speaker.signature(mapped(small + 1, 0)) is None  # they are not: no plan is kept
-    assert speaker.signature(mapped(small, 0)) is not None
+    assert known(speaker, mapped(small + 1, 0)) is None  # they are not: no plan is kept
+    assert known(speaker, mapped(small, 0)) is not None
 
 
 def test_the_short_signature_is_the_signature_once_the_names_are_known():
     speaker = adapter()
     assert speaker.quick_signature(call()) is None
     first = speaker.signature(call())
+    assert speaker.quick_signature(call()) is None
+    assert speaker.signature(call()) == first
     assert speaker.quick_signature(call(seed=1)) == speaker.signature(call(seed=2)) == first
     assert hash(first) == hash(speaker.quick_signature(call()))
     assert speaker.passes_through(call())
@@ -136,7 +144,7 @@ def test_the_short_signature_is_the_signature_once_the_names_are_known():
 )
 def test_what_differs_in_more_than_pixels_has_another_signature_or_the_long_way(other, short):
     speaker = adapter()
-    first = speaker.signature(call())
+    first = known(speaker, call())
     found = speaker.quick_signature(other)
     assert (found is not None) == short
     assert found != first
@@ -147,10 +155,10 @@ def test_what_differs_in_more_than_pixels_has_another_signature_or_the_long_way(
 def test_what_is_no_tensor_takes_the_long_way(given):
     speaker = adapter()
     long = {**call(), "grid": given}
-    first = speaker.signature(long)
+    first = known(speaker, long)
     assert first is not None
     assert speaker.quick_signature(long) is None
-    speaker.signature(call())
+    known(speaker, call())
     assert speaker.quick_signature(call()) is not None
     assert speaker.quick_signature(long) is None  # the same names
     assert speaker.signature(long) == first
@@ -185,7 +193,7 @@ def test_the_parts_of_a_tensor_are_the_tensor(changed, monkeypatch):
 
 def test_no_short_way_where_selecting_changes_inputs():
     speaker = adapter(keeps_all=False)
-    assert speaker.signature(call()) is not None
+    assert known(speaker, call()) is not None
     assert speaker.quick_signature(call()) is None
     assert not speaker.passes_through(call())
 
@@ -194,8 +202,48 @@ def test_no_signature_where_metadata_depend_on_pixels():
     model = Model()
     model.looks_at_pixels = True
     speaker = adapter(model=model)
+    assert speaker.signature(call()) is not None  # a plan serves its own call
     assert speaker.signature(call()) is None
     assert speaker.quick_signature(call()) is None
+
+
+def test_the_first_call_of_some_sizes_computes_no_metadata_to_compare():
+    """Kimi-VL's first image waited 90 ms of the GPU for them, and needs none: its plan is its own."""
+    asked = []
+
+    class Counting(Model):
+        def prepare_encoder_cudagraph_replay_buffers(self, inputs, items, frames):
+            asked.append(len(inputs["grid"]))
+            return super().prepare_encoder_cudagraph_replay_buffers(inputs, items, frames)
+
+    speaker = adapter(model=Counting())
+    first, second = call(), call(((1, 2),))
+    signatures = [speaker.signature(first), speaker.signature(second)]
+    assert not asked
+    assert [speaker.signature(first), speaker.signature(second)] == signatures
+    assert len(asked) == 3  # its own pixels, noise and zeros, once
+    assert [speaker.quick_signature(first), speaker.quick_signature(second)] == signatures
+
+
+def test_many_calls_of_new_sizes_are_asked_about_pixels_once(monkeypatch):
+    monkeypatch.setattr(binding, "MOST_UNPROVEN", 2)
+    speaker = adapter()
+    sizes = [call(((1, side),)) for side in range(1, 5)]
+    assert [speaker.signature(one) is not None for one in sizes] == [True] * 4
+    assert [speaker.quick_signature(one) is not None for one in sizes] == [True] * 4
+
+
+def test_the_smallest_item_tells_whether_metadata_depend_on_pixels(monkeypatch):
+    chosen = []
+    speaker = adapter()
+    select = speaker.owner._select_items
+    monkeypatch.setattr(
+        type(speaker.owner), "_select_items", lambda self, *given: (chosen.append(given[1]), select(*given))[1]
+    )
+    several = call(((2, 2), (1, 2), (3, 3)))
+    for _ in range(2):
+        assert speaker.signature(several) is not None
+    assert chosen == [[0, 1, 2], [1]]
 
 
 @pytest.mark.parametrize("refused", ["raises", "no values"])
@@ -210,14 +258,15 @@ def test_no_signature_where_the_model_refuses_pixels_of_zeros(refused):
                 raise RuntimeError("cannot reshape tensor of 0 elements")
             return SimpleNamespace(values={})
 
-    assert adapter().signature(call()) is not None
-    assert adapter(model=Refusing()).signature(call()) is None
+    takes, refuses = adapter(), adapter(model=Refusing())
+    assert [one.signature(call()) is not None for one in (takes, refuses)] == [True, True]
+    assert [one.signature(call()) is not None for one in (takes, refuses)] == [True, False]
 
 
 def test_many_numbers_are_not_read_in_every_call():
     speaker = adapter()
     large = call(more=torch.arange(binding.SIZE_NUMEL + 1))
-    assert speaker.signature(large) is not None
+    assert known(speaker, large) is not None
     assert speaker.quick_signature(large) is None
 
 
@@ -233,7 +282,7 @@ def test_sizes_on_a_device_are_read_with_vllms_permission(monkeypatch):
 
     monkeypatch.setattr(binding, "_sync_permission", lambda: Permission)
     speaker = adapter()
-    first = speaker.signature(call())
+    first = known(speaker, call())
     assert speaker.quick_signature(call()) == first  # on the host: no permission is needed
     on_device = {**call(), "grid": torch.tensor([[1, 2], [2, 3]], device="meta")}
     assert speaker.quick_signature(on_device) is None

@@ -1,7 +1,7 @@
 """A vLLM model as an `EncoderAdapter`. It speaks every generation of the protocol through the manager's own methods.
 
 Two facts make plans memoisable: selecting all items gives the inputs themselves, and metadata do not depend on pixels.
-The adapter assumes neither. It measures both on the first call of each kind.
+The adapter assumes neither. It measures the one on the first call of each kind, the other before a plan is used again.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ _NO_EAGER_FORWARD = torch.empty(0)
 SIZE_NUMEL = 4096
 #: A kind of inputs. The facts of its first call hold for the others.
 Kind = frozenset[tuple[str, Hashable]]
+#: Of a kind of inputs: whether selecting all items gives the inputs themselves, and whether metadata do not depend on
+#: pixels, None where nothing has asked yet.
+Facts = tuple[bool, bool | None]
+#: Of inputs in their order: the type of one that holds pixels, None for one that holds sizes.
+Types = tuple[torch.dtype | None, ...]
+#: So many calls of new sizes tell nothing of pixels: the short way to a plan begins behind that question.
+MOST_UNPROVEN = 256
 #: The longest side, in patches, of an image that we ask a model for. One image of a whole budget is a strip, one token
 #: high. vLLM's rotary tables have so many positions, and on a GPU an index beyond them ends the process.
 LONGEST_SIDE = 8192
@@ -249,13 +256,14 @@ class VllmAdapter:
         self.config = owner.config
         self.tables = KeptTables(self.model)
         self._buffer_keys = frozenset(getattr(self.config, "buffer_keys", ()))
-        #: By kind of inputs: (selecting all items gives the inputs themselves, metadata do not depend on pixels).
-        self._facts: dict[Kind, tuple[bool, bool]] = {}
+        self._facts: dict[Kind, Facts] = {}
+        #: By kind of inputs whose metadata may depend on pixels: the signatures of its calls.
+        self._unproven: dict[Kind, set[Hashable]] = {}
         #: The names that a selection of all items keeps, and the axis keys of such inputs.
         self._kept: dict[Kind, tuple[tuple[str, ...], AxisKeys]] = {}
         self._has_rooms = tuple(Room) in owner.axes
-        #: By input names in their order: the type of an input that holds pixels, None for one that holds sizes.
-        self._types: dict[tuple[str, ...], tuple[torch.dtype | None, ...]] = {}
+        #: By input names in their order, of kinds whose metadata do not depend on pixels.
+        self._types: dict[tuple[str, ...], Types] = {}
         self._specs: _Buffers | None = None
         #: Rows per token of models that pack rows, by path.
         self._rows_per_token: dict[str, int] = {}
@@ -289,7 +297,7 @@ class VllmAdapter:
         """Run what calls run outside of graphs, while nobody waits; the model's code only where its rank is `alone`.
 
         Torch compiles `prod` of integers, with which models and ports read grids on the device, at its first use in a
-        process: 0.7 to 1 s of the first image of Kimi-VL, on an H100. The first comparison (`_measure`) loads a kernel,
+        process: 0.7 to 1 s of the first image of Kimi-VL, on an H100. The first comparison (`_is_pure`) loads a kernel,
         and so does its noise: 40 and 29 ms on an H200.
         """
         grid = torch.ones(2, dtype=torch.int64, device=self.owner.device)
@@ -352,27 +360,36 @@ class VllmAdapter:
         if quick is not None:
             return quick
         kind = _kind(inputs)
-        facts = self._facts.get(kind)
-        if facts is None:
-            facts = self._measure(kind, inputs)
-        if not facts[1]:
+        identity, pure = self._facts.get(kind) or self._measure(kind, inputs)
+        if pure is False:
             return None
-        if facts[0] and self._learn_types(inputs):
-            return self.quick_signature(inputs)
-        try:
-            return tuple([(name, _describe(value)) for name, value in inputs.items()])
-        except TypeError:
-            return None
+        types = self._types_of(inputs) if identity and tuple(inputs) not in self._types else None
+        signature = None if types is None else self._of_types(inputs, types)
+        if signature is None:
+            try:
+                signature = tuple([(name, _describe(value)) for name, value in inputs.items()])
+            except TypeError:
+                return None
+        if pure is None:
+            # A plan serves its own call in any case: a request of new sizes need not wait for the answer.
+            first = self._unproven.setdefault(kind, set())
+            if signature not in first and len(first) < MOST_UNPROVEN:
+                first.add(signature)
+                return signature
+            pure = self._is_pure(inputs)
+            self._facts[kind] = (identity, pure)
+            del self._unproven[kind]
+        if pure and types is not None:
+            self._types[tuple(inputs)] = types
+        return signature if pure else None
 
-    def _learn_types(self, inputs: Inputs) -> bool:
-        """Let `quick_signature` take inputs with these names, if they hold nothing but pixels and small tensors."""
-        names, values = tuple(inputs), tuple(inputs.values())
-        if names in self._types or not all(
-            isinstance(v, torch.Tensor) and _is_pixels(v) == _is_data(v) for v in values
-        ):
-            return False
-        self._types[names] = tuple([v.dtype if _is_pixels(v) else None for v in values])
-        return True
+    @staticmethod
+    def _types_of(inputs: Inputs) -> Types | None:
+        """What `_of_types` takes inputs with these names by, if they hold nothing but pixels and small tensors."""
+        values = tuple(inputs.values())
+        if not all(isinstance(value, torch.Tensor) and _is_pixels(value) == _is_data(value) for value in values):
+            return None
+        return tuple([value.dtype if _is_pixels(value) else None for value in values])
 
     def quick_signature(self, inputs: Inputs) -> Hashable | None:
         """The signature of inputs whose names and types were seen before, or None.
@@ -380,11 +397,12 @@ class VllmAdapter:
         It is half of our Python before a replay. In cold caches an attribute of a tensor takes 2 us, `tolist` 6, and
         `repr` of its result 3 more than a tuple. `signature` examines every input; this function looks its names up.
         """
-        names = tuple(inputs)
-        types = self._types.get(names)
-        if types is None:
-            return None
-        key: list[Hashable] = [names]
+        types = self._types.get(tuple(inputs))
+        return None if types is None else self._of_types(inputs, types)
+
+    def _of_types(self, inputs: Inputs, types: Types) -> Hashable | None:
+        """The signature of inputs of these types; None where they have others, or vLLM forbids to read their sizes."""
+        key: list[Hashable] = [tuple(inputs)]
         try:
             for value, pixels in zip(inputs.values(), types, strict=True):
                 if pixels is not None:
@@ -430,8 +448,8 @@ class VllmAdapter:
 
     # -- measurements on the first call of a kind
 
-    def _measure(self, kind: Kind, inputs: Inputs) -> tuple[bool, bool]:
-        """(identity, purity) for inputs of this kind. It costs a few metadata computations, once."""
+    def _measure(self, kind: Kind, inputs: Inputs) -> Facts:
+        """The facts on inputs of this kind that cost no metadata."""
         if "_select_items" in self.owner.__dict__ or "_get_item_specs" in self.owner.__dict__:
             return False, False
         count = len(self.items(inputs))
@@ -442,12 +460,13 @@ class VllmAdapter:
         if identity:
             self._kept[kind] = tuple(selected), self.rooms_of(inputs)
         # Plans of a port that is run around its encoder hold no metadata.
-        facts = self._facts[kind] = (identity, self.around is not None or self._is_pure(inputs))
+        facts = self._facts[kind] = (identity, None if self.around is None else True)
         return facts
 
     def _is_pure(self, inputs: Inputs) -> bool:
         """Whether metadata come out the same with other pixels: with noise, and with zeros.
 
+        It costs a few metadata computations, before a plan of this kind is used for a second call.
         One item answers for each path, the smallest: a request waits, and may be of one item anyway. The metadata of
         large images take 10 ms of the GPU (Kimi-VL's positions).
         """
