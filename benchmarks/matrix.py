@@ -5,7 +5,8 @@
     python benchmarks/matrix.py --check                                  # exit 1 if the page is not what ran
 
 A cell generates the port into the release's tree and runs `vitcg-scaffold verify --tail all` on it: with every
-attention kernel that the model may have there, for each modality. It is *proven* (every comparison equal, no hazard),
+attention kernel that the model may have there, for each modality. Where an adapter has another form than the port in
+that tree, the cell runs that form as well. It is *proven* (every comparison equal, no hazard),
 *refused* (with a reason), or *failed*. Results are kept in benchmarks/results/matrix.json together with a hash of the
 files that were proven: those of the release's package with the generated code in them, and nothing else. A cell whose
 code has changed is shown as not run, never as proven; adapters, tests, docs rows and examples are no part of a cell.
@@ -18,6 +19,7 @@ import argparse
 import functools
 import hashlib
 import io
+import itertools
 import json
 import sys
 import time
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 if TYPE_CHECKING:
+    from scaffold.descriptor import AnyPort
     from scaffold.protocol import SourceTree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,14 +66,14 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     begin = time.monotonic()
     spec, tree = load_port(model), tree_of(release)
     try:
-        requests = numeric_requests(spec, tree, tails=tails_of(spec, tree))
+        runs = [numeric_requests(form, tree, tails=tails_of(form, tree)) for form in forms_of(model, release)]
     except DiagnosticError as error:
         first = error.diagnostics[0]
         return {"state": "refused", "reason": f"{first.code}: {first.message}", "code": ""}
     # Hashed before the run, and from the very bytes that are run: templates may change meanwhile.
-    cell: dict[str, Any] = {"code": fingerprint(requests[0].overlay), "modalities": {}}
-    reports = list(check_numerics_all(requests))
-    for modality in requests[0].modalities:
+    cell: dict[str, Any] = {"code": fingerprint(*(requests[0].overlay for requests in runs)), "modalities": {}}
+    reports = [report for requests in runs for report in check_numerics_all(requests)]
+    for modality in dict.fromkeys(name for requests in runs for name in requests[0].modalities):
         checks = [check for report in reports for check in report.checks if check.modality in (modality, "all")]
         proven = all(check.passed for check in checks) and all(report.passed for report in reports)
         cell["modalities"][modality] = {
@@ -90,13 +93,24 @@ def run_cell(model: str, release: str) -> dict[str, Any]:
     return cell
 
 
-def fingerprint(overlay: Mapping[str, bytes]) -> str:
+def forms_of(model: str, release: str) -> list[AnyPort]:
+    """The port for the release's tree, and that of the adapter where it has another form."""
+    from scaffold.plan.towers import port_in
+    from scaffold.protocol import read_protocol
+    from scaffold.workflow import load_port
+
+    port, tree = load_port(model), tree_of(release)
+    other = port_in(port, tree, read_protocol(tree).dialect) is not port
+    return [port, port.replace(in_tree=None)] if other else [port]
+
+
+def fingerprint(*overlays: Mapping[str, bytes]) -> str:
     """Hash of the files of the release's package that differ from the release: what a cell proves.
 
     Comments prove nothing, so another wording outdates no cell.
     """
     digest = hashlib.sha256()
-    for path, content in overlay.items():
+    for path, content in itertools.chain.from_iterable(overlay.items() for overlay in overlays):
         digest.update(path.encode() + b"\0" + (without_comments(content) if path.endswith(".py") else content))
     return digest.hexdigest()[:16]
 
@@ -115,13 +129,13 @@ def without_comments(source: bytes) -> bytes:
 def current_code(model: str, release: str) -> str:
     """The hash that a cell would have now; empty when the port is refused."""
     from scaffold.diagnostics import DiagnosticError
-    from scaffold.workflow import load_port, numeric_requests
+    from scaffold.workflow import numeric_requests
 
     try:
-        (request,) = numeric_requests(load_port(model), tree_of(release))
+        requests = [one for form in forms_of(model, release) for one in numeric_requests(form, tree_of(release))]
     except DiagnosticError:
         return ""
-    return fingerprint(request.overlay)
+    return fingerprint(*(request.overlay for request in requests))
 
 
 def load() -> dict[str, Any]:

@@ -41,7 +41,7 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for. A
     port of ours in another state (`Present.CHANGED`) is planned as its replacement: who writes asks for `replace`.
     """
-    port = port_in(port, tree)
+    port = port_in(port, tree, profile.dialect)
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
     notes = left_out(port, profile.dialect)
@@ -141,8 +141,10 @@ def _runs_again(port: AnyPort) -> Diagnostic:
     """Why a port has no explicit form, where the code of the model is not the reason: VCG466."""
     if port.explicit is not None:
         reason = "before 0.27 an item has no number of tokens of its own, by which explicit ports count units"
-    elif port.in_tree is not None:
+    elif isinstance(port.in_tree, PackedPort):
         reason = "the tower of this release has no method for its metadata, by which a port could capture it whole"
+    elif port.in_tree is not None:
+        reason = "before 0.27 an item has no number of tokens of its own, by which explicit ports count units"
     elif "explicit" in type(port).by_key:
         reason = "the descriptor has no section `explicit`, which needs code of that form"
     else:

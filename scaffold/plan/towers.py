@@ -99,13 +99,17 @@ class TowerPlan:
     class_name: str | None = None
 
 
-def port_in(port: AnyPort, tree: SourceTree) -> AnyPort:
-    """The port of a model for this tree: of another layout, where the tower has a method for its metadata already."""
-    if isinstance(port.in_tree, PackedPort):
+def port_in(port: AnyPort, tree: SourceTree, dialect: Dialect) -> AnyPort:
+    """The port of a model for this tree: another one, where the tower has a method for its metadata already, or of
+    images alone, where the protocol has explicit ports."""
+    other = port.in_tree
+    if isinstance(other, PackedPort):
         with suppress(DiagnosticError):
             model = find_model(tree, port.module, port.class_name)
-            if slice_of(port.in_tree, tree, model).already_split:
-                return port.in_tree
+            if slice_of(other, tree, model).already_split:
+                return other
+    elif isinstance(other, CutPort) and dialect.paths.value == "named":
+        return other
     return port
 
 
