@@ -106,8 +106,6 @@ class Subject:
     #: The release has a port that captures the whole tower.
     whole: bool = False
     modalities: tuple[str, ...] = ("image",)
-    #: The shipped descriptor is an adapter's, with videos: `init` drafts a port of images alone.
-    drafted: bool = False
 
     @property
     def dotted(self) -> str:
@@ -523,9 +521,8 @@ def _square(side: int) -> Callable[[int, Callable[..., Any]], dict[str, Any]]:
 SUBJECTS = {
     "llava_next": Subject("LlavaNextForConditionalGeneration", "llava_next", _llava_next, SIZES, _tiles(336)),
     "llava_onevision": Subject("LlavaOnevisionForConditionalGeneration", "llava_onevision", _llava_onevision, SIZES,
-                               _tiles(384), drafted=True),
-    "nano_nemotron_vl": Subject("NemotronH_Nano_VL_V2", "nano_nemotron_vl", _nano_nemotron_vl, SIZES, _flat_tiles,
-                                drafted=True),
+                               _tiles(384)),
+    "nano_nemotron_vl": Subject("NemotronH_Nano_VL_V2", "nano_nemotron_vl", _nano_nemotron_vl, SIZES, _flat_tiles),
     "llava": Subject("LlavaForConditionalGeneration", "llava", _llava, COUNTS, _square(336)),
     "mistral3": Subject("Mistral3ForConditionalGeneration", "mistral3", _mistral3, GRIDS, _grids),
     "paligemma": Subject("PaliGemmaForConditionalGeneration", "paligemma", _paligemma, COUNTS, _square(224)),
@@ -583,13 +580,13 @@ def generate(folder: Path, release: str, reentrant: bool, models: Sequence[str])
             "--yes",
         ]
         port = load_port(name) if name in shipped_names() else None
-        if port is None or (subject.drafted and not reentrant):
+        if port is None:
             layout = ["--layout", "rows" if subject.calls is GRIDS else "cut"]
             encoder = ["--audio"] if subject.modalities == ("audio",) else layout
             subprocess.run([*command, *encoder, "--force", "-o", str(draft)], check=True)
             port = load_port(str(draft))
         if reentrant and isinstance(port, CutPort | RowsPort):
-            port = port.replace(explicit=None)
+            port = port.replace(explicit=None, in_tree=None)
         for change in prepare_port(port, tree, replace=True).changed:
             if change.path.startswith("vllm/") and change.after is not None:
                 module = change.path.removesuffix(".py").replace("/", ".")

@@ -18,7 +18,7 @@ from scaffold.draft.locate import Subject, locate, registered_name, unfollowed_b
 from scaffold.draft.loop import draft_layers, draft_loop
 from scaffold.draft.numbers import put_width
 from scaffold.draft.packed import draft_packed
-from scaffold.draft.ported import fitting_mixin, has_port, hosted_mixin
+from scaffold.draft.ported import fitting_mixin, for_adapters_alone, has_port, hosted_mixin
 from scaffold.draft.rows import CHUNK, draft_rows
 from scaffold.draft.sheet import Beyond, Question, Sheet, SourceLine, beyond
 from scaffold.draft.tiles import draft_tiles
@@ -62,7 +62,8 @@ def draft_descriptor(
     """Draft a descriptor of `reference` (an architecture, FILE or FILE:CLASS) of `tree` from a recording of its run.
 
     `answers` by the key of a question take the place of its `TODO`. Without a `layout` the first that fits is taken.
-    One for an `adapter` has all modalities, also where a port in a tree would run the model's code twice for them.
+    One for an `adapter` has all modalities, also where a port in a tree would run the model's code twice for them. So
+    has one whose shipped descriptor is for adapters alone.
     Pure but for reading the tree. Raises VCG480 to VCG482 when there is no such model, and `NoDraft` with everything
     about it that no descriptor expresses (VCG483), or why it has not run (VCG489). Where a base cannot be followed,
     that is the reason (VCG497).
@@ -75,7 +76,10 @@ def draft_descriptor(
     refused: list[Diagnostic] = []
     missing = lacking(tree)
     for name, why, draft in _LAYOUTS:
-        if layout not in (None, name) or name in missing or (adapter and draft is draft_images):
+        if layout not in (None, name) or name in missing:
+            continue
+        # Where the shipped descriptor is for adapters alone, a port of images takes longer than eager (Nemotron).
+        if draft is draft_images and (adapter or for_adapters_alone(subject)):
             continue
         sheet = Sheet(dict(answers or {}))
         _put_model(subject, sheet)

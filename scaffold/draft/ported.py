@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import takewhile
 
-from scaffold.descriptor import load_descriptor, shipped_names
+from scaffold.descriptor import AnyPort, load_descriptor, shipped_names
 from scaffold.diagnostics import Diagnostic, DiagnosticError, Severity
 from scaffold.draft.locate import Subject, locate
 from scaffold.draft.sheet import SourceLine
@@ -111,6 +111,30 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
     `target` is the tree as `--vllm` names it, for the command that the message gives. Raises VCG480 to VCG482.
     """
     model = locate(tree, reference)
+    found = _shipped(model)
+    if found is None:
+        return None
+    port, own = found
+    base = f", a base of {model.class_name}, which inherits that port" if not own else ""
+    alone = ""
+    if _is_adapters(port):
+        alone = ". It is for the plugin's adapter; docs/models.md says what a port for a tree costs or lacks"
+    return Diagnostic(
+        "VCG488",
+        f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
+        help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft{alone}",
+        severity=Severity.INFO,
+    )
+
+
+def for_adapters_alone(subject: Subject) -> bool:
+    """Whether the descriptor that comes with the tool for this model gives no port in a tree."""
+    found = _shipped(subject)
+    return found is not None and _is_adapters(found[0])
+
+
+def _shipped(model: Subject) -> tuple[AnyPort, bool] | None:
+    """The shipped descriptor of a model, or of the nearest of its bases that has one, and whether it is its own."""
     ports = [load_descriptor(name) for name in shipped_names()]
     for module, cls in model.program.lineage(model.owner):
         own = cls is model.owner[1]
@@ -118,16 +142,9 @@ def find_shipped(tree: SourceTree, reference: str, target: str) -> Diagnostic | 
             if f"{port.module.replace('.', '/')}.py" != module.file or model.class_name in port.model.optout:
                 continue
             if port.class_name == cls.name or (own and port.architecture in model.architectures):
-                base = f", a base of {model.class_name}, which inherits that port" if not own else ""
-                alone = ""
-                if port.reenters and port.explicit is None and port.in_tree is None:
-                    alone = (
-                        ". It is for the plugin's adapter; docs/models.md says what a port for a tree costs or lacks"
-                    )
-                return Diagnostic(
-                    "VCG488",
-                    f"the descriptor `{port.name}` comes with the tool and ports {port.class_name}{base}",
-                    help=f"`vitcg-scaffold plan {port.name} --vllm {shlex.quote(target)}` needs no draft{alone}",
-                    severity=Severity.INFO,
-                )
+                return port, own
     return None
+
+
+def _is_adapters(port: AnyPort) -> bool:
+    return port.reenters and port.explicit is None and port.in_tree is None

@@ -12,7 +12,7 @@ import yaml
 from changed_ports import document_of
 
 from scaffold.diagnostics import Diagnostic, DiagnosticError
-from scaffold.draft import Draft, NoDraft, draft_descriptor
+from scaffold.draft import Draft, NoDraft, draft_descriptor, drafting
 from scaffold.watch import Batch, Call, Frame, Leaf, Recording, Source
 
 pytest.importorskip("torch", reason="needs the `cpu` extra")
@@ -89,30 +89,31 @@ def test_a_draft_is_like_the_shipped_descriptor(shipped: str, draft: Drafts) -> 
 NEMOTRON = "NemotronH_Nano_VL_V2"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "call", "entry"),
-    [
-        # Each image of the batch is projected by itself, so the projector's calls together have all units.
-        (ONEVISION, "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))", ""),
-        # The type of its inputs decides which method gets them.
-        (NEMOTRON, "self.extract_feature(pixels)", "self._process_image_input"),
-    ],
-)
-def test_images_alone_get_a_port_where_one_of_videos_would_run_code_twice(
-    architecture: str, call: str, entry: str, draft: Drafts
-) -> None:
-    found = draft(architecture, answers={"gates.modalities": "not self.dynamic_resolution"})
+def test_images_alone_get_a_port_where_one_of_videos_would_run_code_twice(draft: Drafts) -> None:
+    found = draft(ONEVISION)
     seen = values(found)
-    assert seen["explicit"]["call"] == call
-    [(name, modality)] = seen["modalities"].items()
-    assert (name, entry in modality["entry"]) == ("image", True)
+    # Each image of the batch is projected by itself, so the projector's calls together have all units.
+    projected = "self.multi_modal_projector(self._image_pixels_to_features(self.vision_tower, pixels))"
+    assert (seen["explicit"]["call"], [*seen["modalities"]]) == (projected, ["image"])
     assert not [key for key in seen["fields"] if "video" in key]
     [note] = [one for one in found.notes if one.code == "VCG484" and "`video`" in one.message]
     assert "run the model's code twice" in note.message
     assert "--adapter" in str(note.help)
-    whole = draft(architecture, answers={"gates.modalities": "not self.dynamic_resolution"}, adapter=True)
+    whole = draft(ONEVISION, adapter=True)
     assert [*values(whole)["modalities"]] == ["image", "video"]
     assert "explicit" not in values(whole)
+
+
+def test_a_model_whose_port_of_images_is_slower_than_eager_code_gets_an_adapter(
+    draft: Drafts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shipped descriptor says so: it has no port for a tree."""
+    answers = {"gates.modalities": "not self.dynamic_resolution"}
+    found = draft(NEMOTRON, answers=answers)
+    assert found.text == draft(NEMOTRON, answers=answers, adapter=True).text
+    assert [*values(found)["modalities"]] == ["image", "video"]
+    monkeypatch.setattr(drafting, "for_adapters_alone", lambda subject: False)
+    assert values(draft(NEMOTRON, answers=answers))["explicit"]["call"] == "self.extract_feature(pixels)"
 
 
 @pytest.mark.parametrize("architecture", [NEXT, KIMI])

@@ -45,10 +45,10 @@ _NO_EAGER_FORWARD = torch.empty(0)
 SIZE_NUMEL = 4096
 #: A kind of inputs. The facts of its first call hold for the others.
 Kind = frozenset[tuple[str, Hashable]]
-#: Of a kind of inputs: whether selecting all items gives the inputs themselves, and whether metadata do not depend on
-#: pixels, None where nothing has asked yet.
+#: Two facts of a kind of inputs: selecting all items gives the inputs themselves, and metadata do not depend on pixels.
+#: The second is None until a plan would serve another call.
 Facts = tuple[bool, bool | None]
-#: Of inputs in their order: the type of one that holds pixels, None for one that holds sizes.
+#: The type of each input that holds pixels, and None for one that holds sizes, in their order.
 Types = tuple[torch.dtype | None, ...]
 #: So many calls of new sizes tell nothing of pixels: the short way to a plan begins behind that question.
 MOST_UNPROVEN = 256
@@ -385,7 +385,7 @@ class VllmAdapter:
 
     @staticmethod
     def _types_of(inputs: Inputs) -> Types | None:
-        """What `_of_types` takes inputs with these names by, if they hold nothing but pixels and small tensors."""
+        """The types of inputs by which `_of_types` knows them, if they hold nothing but pixels and small tensors."""
         values = tuple(inputs.values())
         if not all(isinstance(value, torch.Tensor) and _is_pixels(value) == _is_data(value) for value in values):
             return None
