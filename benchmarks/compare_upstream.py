@@ -28,7 +28,10 @@ from typing import TYPE_CHECKING, Any
 from matrix import tree_of
 
 if TYPE_CHECKING:
+    from scaffold.edit.operations import PutMethods
+    from scaffold.plan.file_plans import FilePlan
     from scaffold.plan.methods import Mixin
+    from scaffold.workflow import PreparedPort
 
 RELEASE = "0.33.0"
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,27 +108,41 @@ def upstreams_class(name: str) -> tuple[str, str] | None:
 
 def both_ports(name: str) -> tuple[Port, Port]:
     """Upstream's port of the release, and ours in its place."""
-    from scaffold.edit.operations import DropDefinition, PutMethods
+    from scaffold.edit.operations import DropDefinition
     from scaffold.workflow import load_port, prepare_port
 
     port, tree = load_port(name), tree_of(RELEASE)
     prepared = prepare_port(port, tree, replace=True)
-    file = prepared.plan.files[0]
-    (block,) = [edit for edit in file.edits if isinstance(edit, PutMethods) and edit.class_name == port.class_name]
+    file, block = methods_put(prepared)
     dropped = {edit.name for edit in file.edits if isinstance(edit, DropDefinition)}
-    after = next((change.after or b"").decode() for change in prepared.changes if change.path == file.path)
-    demanded = {method.name for method in prepared.plan.profile.methods}
-    ours = {node.name for node in ast.parse(block.source).body if isinstance(node, ast.FunctionDef)}
     found = upstreams_class(name)
     assert found is not None, "it is compared"
     path, class_name = found
     theirs = {*block.remove, *dropped} or set(methods_of(tree.read(path), class_name))
     mixin = prepared.plan.methods.mixin
-    own = describe(after, port.class_name, ours, demanded)
+    demanded = {method.name for method in prepared.plan.profile.methods}
+    own = own_port(prepared)
     return (
         describe(tree.read(path), class_name, theirs, demanded),
         replace(own, methods=own.methods | mixin.methods & demanded, mixin=measured(mixin)) if mixin else own,
     )
+
+
+def methods_put(prepared: PreparedPort) -> tuple[FilePlan, PutMethods]:
+    """The model's file of a planned port, and the methods that go into its class."""
+    from scaffold.edit.operations import PutMethods
+
+    file, name = prepared.plan.files[0], prepared.plan.port.class_name
+    (block,) = [edit for edit in file.edits if isinstance(edit, PutMethods) and edit.class_name == name]
+    return file, block
+
+
+def own_port(prepared: PreparedPort) -> Port:
+    """The generated port of a model, as it stands in its file."""
+    file, block = methods_put(prepared)
+    after = next((change.after or b"").decode() for change in prepared.changes if change.path == file.path)
+    ours = {node.name for node in ast.parse(block.source).body if isinstance(node, ast.FunctionDef)}
+    return describe(after, block.class_name, ours, {method.name for method in prepared.plan.profile.methods})
 
 
 def measured(mixin: Mixin) -> tuple[str, int, int]:

@@ -38,6 +38,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compare_upstream import own_port
 from matrix import fingerprint
 
 from scaffold.verify.numeric import UNDECIDED
@@ -120,6 +121,8 @@ def _port(tree: SourceTree, name: str, row: dict[str, Any], folder: Path | None)
     prepared = prepare_port(port, tree, replace=True)
     row["kind"] += ", explicit" if prepared.plan.extraction is not None else ""
     row["code"] = code_of(prepared.changed)
+    if not prepared.plan.reenters:
+        row["lines"] = own_port(prepared).lines
     return draft
 
 

@@ -1,4 +1,4 @@
-"""Shipped models whose port in a tree has another layout than their adapters: the tree's tower is split already."""
+"""Shipped models whose port in a tree is another than their adapters': of a split tower, or of images alone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ NAMES = sorted(path.stem for path in (SHIPPED / "in_tree").iterdir())
 def test_both_descriptors_are_of_one_model(name: str) -> None:
     port = load_descriptor(name)
     other = port.in_tree
-    assert isinstance(other, PackedPort)
+    assert other is not None
+    assert isinstance(other, PackedPort) or (other.layout == port.layout and other.explicit is not None)
     assert (other.name, other.reference, other.warnings) == (name, name, ())
-    assert (other.module, other.class_name, other.integration) == (port.module, port.class_name, port.integration)
-    assert other.output == port.output
+    assert (other.module, other.class_name, other.output) == (port.module, port.class_name, port.output)
+    mine, its = port.integration, other.integration
+    assert (mine.docs, mine.example, len(its.test)) == (its.docs, its.example, len(mine.test))
+    for adapters, trees in zip(mine.test, its.test, strict=True):
+        # One of images alone asks for a budget that holds a test image, and has no prompt of a video.
+        beside = {key: getattr(adapters, key) for key in ("video_prompt", "compilation_overrides")}
+        assert trees.replace(**beside) == adapters
+    assert [*other.modalities] == ["image"]
     # An adapter reads nothing of it, and a file of a user has none.
     assert spec_hash(port) == spec_hash(port.replace(in_tree=None))
     assert load_descriptor(SHIPPED / f"{name}.yaml").in_tree == other
@@ -56,3 +63,14 @@ def test_a_tower_without_one_runs_its_code_again(copied: bool, release_tree: Any
     [note] = [note for note in prepared.notes if note.code == "VCG466"]
     assert ("has no method for its metadata" in note.message) is not copied
     assert (prepared.plan.port.layout, prepared.plan.reenters) == ("rows", True)
+
+
+@pytest.mark.trees
+@pytest.mark.parametrize(("version", "modalities"), [("0.26.0", ["image", "video"]), ("0.27.0", ["image"])])
+def test_images_alone_have_an_explicit_port_where_the_protocol_has_one(
+    version: str, modalities: list[str], release_tree: Any
+) -> None:
+    plan = prepare_port(load_port("llava_onevision"), release_tree(version)).plan
+    assert ([*plan.port.modalities], plan.reenters) == (modalities, version == "0.26.0")
+    notes = [note.message for note in plan.notes if note.code == "VCG466"]
+    assert ["before 0.27" in note for note in notes] == [True] * plan.reenters
