@@ -971,8 +971,14 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
     given = port.processor
     said = port.gate if facts.has_gate else None
     gate = names.code(said) if said is not None else None
-    encoder = names.code(port.encoder_gate) if port.encoder_gate else None
+    lacking = _may_lack(port, facts)
+    encoder = _all_of(
+        names.code(port.encoder_gate) if port.encoder_gate else None,
+        *(Code(f"self.{one} is not None") for one in lacking),
+    )
     whys = [port.gates.why] if port.gates and facts.has_gate else []
+    if lacking:
+        whys.append(f"A configuration may leave `{'` and `'.join(lacking)}` out.")
     if isinstance(port, SizedPort) and port.embeds is not None and profile.dialect.postprocess.value == "none":
         gate = _all_of(gate, Code("not (self.use_data_parallel and self.multimodal_config.enable_mm_embeds)"))
         whys.append(_NO_GATHER)
@@ -994,6 +1000,13 @@ def _shared(port: AnyPort, profile: ProtocolProfile, facts: TreeFacts) -> dict[s
         "casts_embeds": shares and not facts.embeds_are_cast,
         "takes_context": not facts.cross_attends,
     }
+
+
+def _may_lack(port: AnyPort, facts: TreeFacts) -> list[str]:
+    """The attributes of the captured call that are None where a configuration leaves the encoder out."""
+    if not isinstance(port, PackedPort | TilesPort | PathsPort):
+        return []
+    return sorted({call.path.split(".")[1] for call in port.forward.call.calls()} & facts.optional)
 
 
 def _all_of(*gates: Code | None) -> Code | None:

@@ -9,8 +9,10 @@ import pytest
 from changed_ports import DRAFTED, port_of
 
 from scaffold.cli.app import main
+from scaffold.descriptor import load_descriptor_text
 from scaffold.plan import plan_changes
 from scaffold.protocol import read_protocol
+from scaffold.workflow import load_port
 
 pytestmark = pytest.mark.trees
 
@@ -52,6 +54,40 @@ def test_a_graph_of_units_reads_raw_pixels_where_the_model_normalises_them(
     tree = release_tree(release)
     plan = plan_changes(port_of("nemotron_vl", {"pixels.dtype": dtype}), tree, read_protocol(tree))
     assert f"torch.zeros(max_patches, 3, side, side, device=device, dtype={captured})" in plan.methods.source
+
+
+INKLING = """\
+schema: 1
+model: {module: vllm.models.inkling.nvidia.model, class: InklingForConditionalGeneration}
+layout: tiles
+modalities:
+  image: {pixels: pixel_values, sizes: num_patches}
+sizes: {columns: [n]}
+let: {side: self.visual.vision_encoder.patch_size}
+item: {rows: n, tokens: n}
+pixels: {shape: [2, side, side, 3]}
+capture: {rows: b}
+budget: {min: 64}
+forward: {call: self.visual(pixels)}
+output: {hidden_size: self.config.hidden_size}
+"""
+
+
+def test_a_model_that_was_made_without_its_encoder_has_no_graphs(release_tree) -> None:
+    """Inkling without vision: vLLM captures whatever a port has, and a server that started before would not."""
+    tree = release_tree("0.33.0")
+    plan = plan_changes(load_descriptor_text(INKLING, "inkling.yaml"), tree, read_protocol(tree))
+    assert (
+        """\
+def supports_encoder_cudagraph(self) -> bool:  # type: ignore[override]
+    # A configuration may leave `visual` out.
+    return self.visual is not None
+"""
+        in plan.methods.source
+    )
+    assert (
+        plan_changes(load_port("internvl"), tree, read_protocol(tree), replace=True).methods.view.encoder_gate is None
+    )
 
 
 WAITS = """\
