@@ -138,7 +138,7 @@ def methods_put(prepared: PreparedPort) -> tuple[FilePlan, PutMethods]:
 
 
 def own_port(prepared: PreparedPort) -> Port:
-    """The generated port of a model, as it stands in its file."""
+    """The generated port of a model, as its file has it."""
     file, block = methods_put(prepared)
     after = next((change.after or b"").decode() for change in prepared.changes if change.path == file.path)
     ours = {node.name for node in ast.parse(block.source).body if isinstance(node, ast.FunctionDef)}
