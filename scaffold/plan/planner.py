@@ -41,10 +41,10 @@ def plan_changes(port: AnyPort, tree: SourceTree, profile: ProtocolProfile, *, r
     ambiguous, VCG520 when the class implements the protocol by other code than ours and `replace` was not asked for. A
     port of ours in another state (`Present.CHANGED`) is planned as its replacement: who writes asks for `replace`.
     """
-    port = port_in(port, tree, profile.dialect)
+    whole, port = port, port_in(port, tree, profile.dialect)
     if problem := refusal(port, profile.dialect):
         raise DiagnosticError(problem)
-    notes = left_out(port, profile.dialect)
+    notes = [*left_out(port, profile.dialect), *_left_to_adapter(whole, port)]
     given, port = port, without_paths(port, profile.dialect)
     model = find_model(tree, port.module, port.class_name)
     tower = plan_tower(port, tree, model, profile.dialect)
@@ -135,6 +135,21 @@ def _asked_of_manager(
     explicit = not isinstance(port, ReentryPort) or tower.facts.extraction is not None
     embeds = explicit and not refused and port.embeds in {f"{modality}_embeds" for modality in port.modalities}
     return [*([FRAMES] if frames else []), *([EMBEDS] if embeds else [])]
+
+
+def _left_to_adapter(whole: AnyPort, port: AnyPort) -> list[Diagnostic]:
+    """That items run eagerly which a port in this tree would run the model's code twice for: VCG447."""
+    return [
+        Diagnostic(
+            "VCG447",
+            f"items of {name} run eagerly: a port of theirs would run the model's code twice",
+            whole.span(f"modalities.{name}"),
+            "nothing to do in a tree; the plugin's adapter has graphs of them",
+            Severity.INFO,
+        )
+        for name in whole.modalities
+        if name not in port.modalities
+    ]
 
 
 def _runs_again(port: AnyPort) -> Diagnostic:

@@ -74,3 +74,6 @@ def test_images_alone_have_an_explicit_port_where_the_protocol_has_one(
     assert ([*plan.port.modalities], plan.reenters) == (modalities, version == "0.26.0")
     notes = [note.message for note in plan.notes if note.code == "VCG466"]
     assert ["before 0.27" in note for note in notes] == [True] * plan.reenters
+    left = [note for note in plan.notes if note.code == "VCG447"]
+    assert [note.message.split(":")[0] for note in left] == ["items of video run eagerly"] * (not plan.reenters)
+    assert all("the plugin's adapter" in str(note.help) and note.span is not None for note in left)
