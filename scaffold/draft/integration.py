@@ -19,6 +19,8 @@ from scaffold.tower.names import mentions
 from scaffold.watch import Recording
 
 _CHECKPOINTS = "tests/models/registry.py"
+#: vLLM's other generation test, whose entries have prompts of their models.
+_COMPARED = "tests/models/multimodal/generation/test_common.py"
 #: The method of a model that gives these.
 _PLACEHOLDER = "get_placeholder_str"
 #: Short, so that a test entry without a template keeps to vLLM's line length.
@@ -41,13 +43,15 @@ _BARE = "{content}"
 class _Template:
     """The `text` of a prompt with one {content}, and what stands `between` placeholder and question there.
 
-    `name` is the function of the generation test with this text, empty where that is yet to be written.
+    `name` is the function of the generation test with this text, empty where that is yet to be written. `item` is what
+    vLLM's other generation test has for an image.
     """
 
     text: str
     between: str
     place: SourceLine
     name: str = ""
+    item: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
     """Fill in `integration` where the tree has tests and documentation of the model.
 
     The recording's placeholders stand for an item of each modality in a prompt. The chat template is that of the
-    model's offline example, or one of the test file that another example of the model writes, too; without one a prompt
-    is placeholder and question. A model without a placeholder takes that
+    model's offline example, or one of the test file that another example of the model writes, too, or that of vLLM's
+    other generation test; without one a prompt is placeholder and question. A model without a placeholder takes that
     of the example's prompt. One that only pools has an entry of its own test. The test has dummy weights,
     since a checkpoint may be too large for its machine, and the context that other tests of vLLM give the model, or its
     example's, if that is longer than usual. Where they give none, and every item has as many tokens, a recorded context
@@ -83,6 +87,8 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
         template = _written_elsewhere(subject, shown) or template
     if template is not None:
         placeholders = {"image": "", **placeholders}
+    elif shown and (compared := _compared(subject, shown)) is not None:
+        template, placeholders = compared, {**placeholders, "image": compared.item}
     whole = _whole_prompt(example) if example is not None and template is None and shown == "" else None
     if template is None and whole is None and shown == "" and not _inserts(subject):
         placeholders = {}  # nothing says where items are in a prompt
@@ -100,13 +106,13 @@ def draft_integration(sheet: Sheet, subject: Subject, modalities: tuple[str, ...
             elif modality in _PROMPTS:
                 text = f"{placeholders[modality]}{template.between if template else ''}{_PROMPTS[modality]}"
                 why = f"what `{_PLACEHOLDER}` gives{'' if wrapped else ', without a chat template'}"
+                if template is not None and template.item == placeholders[modality]:
+                    why = "as in vLLM's other generation test"
                 sheet.put(f"{at}.{modality}_prompt", text, None if wrapped or not template else template.place, why=why)
         if template is not None and wrapped:
-            why = (
-                "the test file's own, which this example writes, too"
-                if template.name
-                else "the prompt of the offline example"
-            )
+            why = "the prompt of vLLM's other generation test" if template.item else "the prompt of the offline example"
+            if template.name:
+                why = "the test file's own, which this example writes, too"
             sheet.put(f"{at}.template.name", template.name or f"{sheet.value(f'{at}.key')}_chat_template")
             sheet.put(f"{at}.template.text", template.text, template.place, why=why)
         _put_context(
@@ -391,6 +397,25 @@ def _written_elsewhere(subject: Subject, shown: str) -> _Template | None:
                 _, begun, rest = text.partition(head + shown)
                 if content and head.strip() and tail.strip() and begun and tail in rest:
                     return _Template(f"{head}{_BARE}{tail}", "", SourceLine(file, node.lineno), name)
+    return None
+
+
+def _compared(subject: Subject, shown: str) -> _Template | None:
+    """The prompt of an image in vLLM's other generation test of one of this model's checkpoints."""
+    known = _known_checkpoints(subject)
+    for _, value in _entries(subject.tree, _COMPARED):
+        given = {keyword.arg: keyword.value for keyword in getattr(value, "keywords", ())}
+        if "models" not in given or not known & strings(given["models"]):
+            continue
+        match given.get("prompt_formatter"), given.get("img_idx_to_prompt"):
+            case [formatter, ast.Lambda(body=ast.Constant(str(item)))] if shown in item:
+                place = SourceLine(_COMPARED, value.lineno)
+                if isinstance(formatter, ast.Lambda):
+                    text = _text(formatter.body, {one.arg: _BARE for one in formatter.args.args})
+                    return (
+                        _Template(text, "", place, item=item) if text.count(_BARE) == 1 and "\0" not in text else None
+                    )
+                return _Template(_BARE, "", place, item=item) if item != shown else None
     return None
 
 

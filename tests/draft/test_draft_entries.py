@@ -50,6 +50,53 @@ def test_entries_are_drafted_from_what_the_tree_says_elsewhere(
     assert found == example
 
 
+COMPARED = "tests/models/multimodal/generation/test_common.py"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "placeholder", "before", "template"),
+    [
+        ("Moondream3ForCausalLM", "<image>", "<|endoftext|>", None),  # its processor wants the first token
+        ("QianfanOCRForConditionalGeneration", "<image>", "",
+         "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"),
+        ("PaddleOCRVLForConditionalGeneration", "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", "",
+         "USER: {content}\nASSISTANT:"),
+        # Each image has a number in that test's prompt, and the example has a template.
+        ("Phi3VForCausalLM", "<|image_1|>", "", "<|user|>\n{content}<|end|>\n<|assistant|>\n"),
+    ],
+)  # fmt: skip
+def test_a_prompt_is_that_of_vllms_other_generation_test(release_tree, architecture, placeholder, before, template):
+    tree = release_tree("0.33.0")
+    test, _ = drafted(tree, architecture, placeholder)
+    assert test["image_prompt"].split("What")[0].rstrip("\n") == before + placeholder
+    assert (test.get("template") or {}).get("text") == template
+    if "Phi3" not in architecture:
+        without = drafted(tree.with_files({COMPARED: b""}), architecture, placeholder)[0]
+        assert without["image_prompt"].startswith(placeholder)
+        assert "template" not in without
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ('lambda idx: "<|endoftext|><image>"', 'lambda idx: f"<|endoftext|><image>{idx}"'),
+        ('lambda idx: "<|endoftext|><image>"', 'lambda idx: "<|endoftext|><picture>"'),
+        ('lambda idx: "<|endoftext|><image>"', 'lambda idx: "<image>"'),
+        (
+            'identity,\n        img_idx_to_prompt=lambda idx: "<|endoftext|><image>"',
+            'lambda text: f"{text}{NAME}",\n        img_idx_to_prompt=lambda idx: "<|endoftext|><image>"',
+        ),
+    ],
+    ids=["numbered", "another", "no more", "a name"],
+)
+def test_a_prompt_of_another_test_that_says_no_more_is_not_taken(release_tree, changed):
+    tree = release_tree("0.33.0")
+    text = tree.read(COMPARED)
+    assert text.count(changed[0]) == 1
+    test, _ = drafted(tree.with_files({COMPARED: text.replace(*changed).encode()}), "Moondream3ForCausalLM")
+    assert (test["image_prompt"], test.get("template")) == ("<image>What is in this image?", None)
+
+
 def test_a_prompt_has_something_for_an_item(release_tree):
     """LightOnOCR's method says nothing, and its processor replaces a token: the example's prompt has it."""
     tree, name = release_tree("0.33.0"), "LightOnOCRForConditionalGeneration"
