@@ -129,7 +129,7 @@ def speed(place: str, all_rows: bool = True) -> str:
         ("streams", "the same without tower tuning", "", "1", measured_stream.in_words("off")),
         (
             "streams",
-            "images where videos are allowed too, the default of `vllm serve`, on an H100; vLLM = 1",
+            "images where videos are allowed too, the default of `vllm serve`; vLLM = 1",
             "",
             "1",
             _range(
