@@ -8,6 +8,7 @@ depend on the target's protocol or tree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -131,9 +132,11 @@ LOOP_METHOD = "forward_layers"
 CHAIN_METHOD = "_encode_pixels"
 
 
-def unit_word(modality: str, *, single: bool) -> str:
-    """The word for one unit; `single`: an item is one unit."""
-    return modality if single else {"audio": "chunk", "video": "frame"}.get(modality, "patch")
+def unit_word(modality: str, *, single: bool, side: str = "") -> str:
+    """The word for one unit; `single`: an item is one unit. Otherwise the configuration may say it of a unit's `side`."""
+    said = re.search(r"\b(crop|tile)_size$", side)
+    parts = {"audio": "chunk", "video": "frame"} | ({"image": said[1]} if said else {})
+    return modality if single else parts.get(modality, "patch")
 
 
 #: The names of the offsets and of the longest sequence in vLLM's attention of encoders, and in layers that take them.
@@ -488,7 +491,10 @@ class CutPort(ReentryPort):
     @property
     def unit(self) -> str:
         """The word for one unit of an explicit port: an item, or what models call a part of it."""
-        return unit_word(next(iter(self.modalities)), single=self.explicit is not None and self.explicit.single)
+        side = self.pixels.shape[-1].text
+        side = self.let[side].text if side in self.let else side
+        single = self.explicit is not None and self.explicit.single
+        return unit_word(next(iter(self.modalities)), single=single, side=side)
 
     @property
     def beside(self) -> dict[str, UnitInput]:

@@ -817,6 +817,9 @@ def explicit_units_are_pixels(context: Context, port: CutPort) -> Problems:
             max(places, key=lambda place: (place.line, place.column)),
             "name `after`, and leave out `single`, or delete `items`",
         )
+    if port.explicit.most is not None and port.explicit.single:
+        reason = "an item is one unit, so that the largest has no more"
+        yield context.at_key("VCG349", reason, "explicit.most", "delete this line")
     fields = port.fields or {}
     for modality in _readable(port).values():
         units = modality.pixels or ""

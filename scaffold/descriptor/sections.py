@@ -533,6 +533,13 @@ class Explicit(Record):
         default=None,
         examples=["_finish_image_embeddings"],
     )
+    most: Expression | None = declare(
+        _LET,
+        "units of the largest item, where it may have more than the tokens that a server batches: the largest budget "
+        "holds one such item",
+        default=None,
+        examples=["self.config.vision_config.max_crops + 1"],
+    )
     single: bool = declare(Flag(), "whether an item is one unit, without an axis for several", default=False)
 
 

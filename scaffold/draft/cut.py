@@ -63,6 +63,8 @@ _CONFIG = re.compile(_NO_PARTS + r"self\.config\.vision_config\.\w+$")
 _POSITIONS = re.compile(r"\.max_source_positions$|\.(audio|whisper|speech|sound)\w*\.max_position_embeddings$")
 _COLUMNS_OF_SOUND = re.compile(r"\.(audio|whisper|speech|sound)\w*\.d_model$")
 _SPECTRUM = (("a", re.compile(r"\.num_mel_bins$")), ("2 * a", _POSITIONS), ("a", _POSITIONS), ("a", _COLUMNS_OF_SOUND))
+#: The most parts of an image, as configurations call them.
+_MOST = re.compile(r"^self\.config\.([\w.]+\.)?max_(crops|dynamic_patch|(num_)?tiles)$")
 #: A smaller size may be a number of the code, such as two coordinates.
 _SMALL = 5
 #: Dtypes of arguments that a descriptor gives for each unit.
@@ -235,7 +237,7 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
     counted = all(units_of(batch)[site.pixels][0] == len(batch.items) for batch in batches)
     single = counted and all(batch.kind(site.pixels) != "flat" for batch in batches)
     what = modality if modality == SOUND else "image"
-    unit = unit_word(what, single=single)
+    unit = unit_word(what, single=single, side=sheet.value("let.side") or "")
     after = f"_process_{what}_features" if single else f"_merge_{unit}_embeddings"
     dialect = dialect_of(subject.tree)
     # Where the protocol names no paths, an item may not be without tokens.
@@ -257,6 +259,17 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
         sheet.put("explicit.items", items, why="a name for what follows in the loop over items")
     if single:
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
+        return
+    largest = max(_most_units(batch, site.pixels) for batch in batches)
+    named = attributes(recording.numbers, _MOST)
+    if most := next((path for path in named if named[path] + 1 >= largest > 1), None):
+        sheet.put("explicit.most", f"{most} + 1", why=f"parts of an image, and the whole: at most {largest} recorded")
+
+
+def _most_units(batch: Batch, key: str) -> int:
+    """The units of the largest item in an input of pixels."""
+    axes = len(units_of(batch)[key][1])
+    return max(batch.lengths(key) or [leaf.shape[-axes - 1] for leaf in batch.given(key)])
 
 
 def _extracted(

@@ -164,6 +164,8 @@ class View:
     budget_min: Code = _NONE
     budget_why: str | None = None
     budget_lets: Lets = ()
+    #: Units of the largest item, where the largest budget holds one such item in any case.
+    most: Code | None = None
     forward: Code
     checks_types: bool
     #: Whether a batch may be without items, as one of a rank where ranks share the items and there are graphs.
@@ -1149,6 +1151,7 @@ def _units(
     token_names, token_lets = names.localised(explicit.tokens, longest=_LONGEST)
     sides = [side for entry in port.beside.values() for side in entry.shape]
     shape_names, pixel_lets = names.localised(*port.pixels.shape, *sides)
+    most_names, budget_lets = names.localised(*([explicit.most] if explicit.most else []))
     counted = "num_patches" if port.unit == "patch" else f"num_{port.unit}s"
     parts = "features" if explicit.single else f"features.split({counted})"
     pixels = port.fields.get(modality.pixels)
@@ -1199,6 +1202,8 @@ def _units(
         buffer_keys=[*joined],
         budget_min=least,
         budget_why=why,
+        budget_lets=budget_lets,
+        most=most_names.code(explicit.most) if explicit.most else None,
         forward=encoded({key: f"{buffers}[{pyrepr(key)}]" for key in joined}),
         makes_items=follows and "torch.Tensor" not in returned,
         may_be_items=follows and shared["checks_types"] and returned[1:] != [],

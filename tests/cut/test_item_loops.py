@@ -46,8 +46,22 @@ def test_the_loop_goes_over_what_each_item_is_encoded_to(release_tree: Any) -> N
     assert "assert image_inputs" not in text
     assert "self._project_image_features(image_input, encoded)\n" in text
     assert "# A copy already: no replay overwrites it." in text
+    # Its configuration calls a unit a crop. The largest image has more of them than a server batches tokens.
+    assert "features.split(num_crops)" in text
+    largest = "max(max_budget // num_tokens, self.config.vision_config.max_crops + 1)"
+    assert f"        max_budget = (\n            {largest}\n            * num_tokens\n        )\n" in text
     again = release_tree(RELEASE).with_files({one.path: one.after for one in prepared.changed})
     assert prepare_port(port_of("moondream3"), again).changed == ()
+
+
+@pytest.mark.trees
+def test_the_largest_item_has_a_graph_where_a_unit_has_few_tokens(release_tree: Any) -> None:
+    changes = {"explicit.tokens": "4", "let": {"side": "378", "crops": "self.config.vision_config.max_crops"}}
+    port = port_of("moondream3", changes | {"explicit.most": "crops + 1"})
+    [change] = prepare_port(port, release_tree(RELEASE)).package
+    text = (change.after or b"").decode()
+    assert "max_budget = max(max_budget, (self.config.vision_config.max_crops + 1) * 4)\n" in text
+    assert "num_patches" in text
 
 
 @pytest.mark.trees
@@ -95,6 +109,11 @@ def test_what_follows_in_a_loop_needs_a_method_in_it(changes: dict[str, Any]) ->
     assert [
         (one.code, one.span and one.span.line) for one in caught.value.diagnostics if "`items`" in one.message
     ] != []
+
+
+def test_an_item_of_one_unit_has_no_largest() -> None:
+    with pytest.raises(DiagnosticError, match="the largest has no more"):
+        port_of("moondream3", {"explicit.single": True, "explicit.items": None})
 
 
 WHOLE = """
@@ -153,8 +172,8 @@ def test_a_loop_is_put_back(old: str, new: str, same: bool) -> None:
 
 FINISH = "self._finish_image_embeddings(\n                self._project"
 MUTANTS = (
-    Mutant("features of another image", "image_inputs, features.split(num_patches)",
-           "image_inputs, features.flip(0).split(num_patches)", "VCG650"),
+    Mutant("features of another image", "image_inputs, features.split(num_crops)",
+           "image_inputs, features.flip(0).split(num_crops)", "VCG650"),
     Mutant("no first token", FINISH, FINISH.replace("self._finish_image_embeddings", "list"), "VCG650"),
     Mutant("tilings of another image", "else [value[i] for", "else [value[0] for", "VCG650"),
 )  # fmt: skip

@@ -372,6 +372,28 @@ def test_no_explicit_port_of_units_that_a_model_changes(record: Record, draft: D
     assert "explicit" not in values(found)
 
 
+@pytest.mark.parametrize(
+    ("said", "most"),
+    [
+        ("vision_config.max_crops", "self.config.vision_config.max_crops + 1"),
+        ("max_dynamic_patch", "self.config.max_dynamic_patch + 1"),
+        ("max_position", None),
+    ],
+)
+def test_budgets_hold_the_largest_item_that_a_configuration_names(
+    said: str, most: str | None, record: Record, draft: Drafts
+) -> None:
+    """Where an image has no more units than that, and one more: the whole image beside its parts."""
+    recording = record(NEXT)
+    largest = max(leaf.shape[0] for batch in recording.batches for leaf in batch.given("pixel_values"))
+
+    def drafted(number: int) -> Any:
+        changed = replace(recording, numbers={**recording.numbers, f"self.config.{said}": number})
+        return values(draft(NEXT, changed))["explicit"].get("most")
+
+    assert (drafted(largest - 1), drafted(largest - 2)) == (most, None)
+
+
 def test_an_explicit_port_of_rows_has_what_the_encoders_call_reads(record: Record, draft: Drafts) -> None:
     shipped = document_of("mistral3")["explicit"]
     assert values(draft(MISTRAL))["explicit"] == shipped | {"after": "_process_image_features"}
