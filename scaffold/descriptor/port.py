@@ -133,7 +133,7 @@ CHAIN_METHOD = "_encode_pixels"
 
 
 def unit_word(modality: str, *, single: bool, side: str = "") -> str:
-    """The word for one unit; `single`: an item is one unit. Otherwise the configuration may say it of a unit's `side`."""
+    """The word for one unit: an item where it is `single`, else what a configuration calls its `side`, if it does."""
     said = re.search(r"\b(crop|tile)_size$", side)
     parts = {"audio": "chunk", "video": "frame"} | ({"image": said[1]} if said else {})
     return modality if single else parts.get(modality, "patch")

@@ -261,8 +261,8 @@ def _put_explicit(subject: Subject, recording: Recording, modality: str, site: S
         sheet.put("explicit.single", True, why="one unit an item, in batches of items of all sizes")
         return
     largest = max(_most_units(batch, site.pixels) for batch in batches)
-    named = attributes(recording.numbers, _MOST)
-    if most := next((path for path in named if named[path] + 1 >= largest > 1), None):
+    bounds = attributes(recording.numbers, _MOST)
+    if most := next((path for path in bounds if bounds[path] + 1 >= largest > 1), None):
         sheet.put("explicit.most", f"{most} + 1", why=f"parts of an image, and the whole: at most {largest} recorded")
 
 
