@@ -94,6 +94,15 @@ def supports_encoder_cudagraph(self) -> bool:  # type: ignore[override]
     assert "%s has no encoder CUDA graphs in this configuration." in asked.source  # here, nothing runs eagerly
 
 
+def test_an_eager_call_converts_pixels_as_the_model_does(release_tree) -> None:
+    """Inkling's processor gives bfloat16, whatever the type of the model is."""
+    tree = release_tree("0.33.0")
+    plan = plan_changes(load_descriptor_text(INKLING, "inkling.yaml"), tree, read_protocol(tree))
+
+    given = "pixel_values.to(device=self.visual.device, dtype=self.visual.dtype)"
+    assert f"return self.visual({given})" in " ".join(plan.methods.source.split())
+
+
 WAITS = """\
     # The tower waits for the GPU here: .to(device) of a host tensor.
     with gpu_sync_allowed():
