@@ -12,6 +12,7 @@ from scaffold.diagnostics import Diagnostic, Severity
 from scaffold.edit.operations import AddDictEntry, AddImport, AddListEntry, AddTableRow, Edit, PutFunction
 from scaffold.plan.comparison import FIELD, can_compare, comparison_edits, plan_comparison, plan_pooling
 from scaffold.plan.file_plans import Fact, FilePlan
+from scaffold.plan.platforms import IS_ROCM, PLATFORM, PLATFORMS, class_on_rocm
 from scaffold.protocol import find_docs_table, find_eager, find_example_list, find_test_registry
 from scaffold.protocol.listed import listed_models
 from scaffold.render import Code, pyrepr, render_template
@@ -49,8 +50,11 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
     notes: list[Diagnostic] = []
     registry, table, examples = find_test_registry(tree), find_docs_table(tree), find_example_list(tree)
     compared = registry is not None and can_compare(registry, tree)
+    on_rocm = class_on_rocm(port, tree)
+    if on_rocm is not None:
+        notes.append(_not_on_rocm(port, on_rocm))
     if registry is not None and port.tests:
-        files.append(plan_tests(port, registry, compared=compared))
+        files.append(plan_tests(port, registry, compared=compared, cuda_only=on_rocm is not None))
     if port.pooling is not None and compared:
         files.append(plan_pooling(port.pooling.key, pooling_fields(port.pooling), tree))
     shared: list[FilePlan] = []
@@ -62,7 +66,7 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
     others = [name for name in heirs if name != port.architecture]
     named = [(name, row.families) for name in others for row in list(listed_models(tree, [name]))[:1]]
     if table is not None and port.docs_models:
-        files.append(plan_docs(port, table, named))
+        files.append(plan_docs(port, table, named, cuda_only=on_rocm is not None))
         facts.append(Fact("docs table", f"{len(table.columns)} columns", f"{table.path}:{table.line}"))
     if examples is not None and port.examples:
         eager = _eager_examples(port, tree, examples)
@@ -71,6 +75,17 @@ def plan_entries(port: AnyPort, tree: SourceTree, heirs: Collection[str] = ()) -
         notes += [*_unknown_examples(port, tree, examples), *eager.values()]
     notes.extend(_missing(port, registry, table, examples))
     return Entries(tuple(files), tuple(facts), tuple(notes), tuple(shared))
+
+
+def _not_on_rocm(port: AnyPort, on_rocm: str) -> Diagnostic:
+    return Diagnostic(
+        "VCG469",
+        f"the port is of the class for CUDA: on ROCm vLLM loads {on_rocm}, which has no encoder graphs",
+        port.span("model.module"),
+        "a test entry that the port adds is skipped there, and a docs row that it adds says so. For graphs there, port "
+        f"that class first, from a copy of the descriptor with `module: {on_rocm.rpartition('.')[0]}`",
+        Severity.INFO,
+    )
 
 
 def _missing(
@@ -98,15 +113,20 @@ def _missing(
         yield Diagnostic("VCG524", f"the port has no {what}", port.span("integration"), way, Severity.WARNING)
 
 
-def plan_tests(port: AnyPort, registry: RegistryAnchor, *, compared: bool = False) -> FilePlan:
-    """The entries that the generation test lacks; where outputs can be `compared`, with the test that does it."""
+def plan_tests(port: AnyPort, registry: RegistryAnchor, *, compared: bool = False, cuda_only: bool = False) -> FilePlan:
+    """The entries that the generation test lacks; where outputs can be `compared`, with the test that does it.
+
+    Those that are for CUDA only are skipped on ROCm.
+    """
     modalities = list(port.tested_modalities)
-    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry, compared)]
+    edits = [edit for test in port.tests for edit in _test_edits(test, modalities, registry, compared, cuda_only)]
     edits += comparison_edits(registry) if compared and edits else []
     return FilePlan(registry.path, tuple(edits), f"run {port.class_name} in the generation test")
 
 
-def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor, compared: bool) -> Iterator[Edit]:
+def _test_edits(
+    test: TestEntry, modalities: list[str], registry: RegistryAnchor, compared: bool, cuda_only: bool
+) -> Iterator[Edit]:
     if any(entry.key == test.key or entry.model == test.model for entry in registry.entries):
         return  # It is tested already, under this or another key.
     if test.template is not None and test.template.name not in registry.functions:
@@ -116,19 +136,24 @@ def _test_edits(test: TestEntry, modalities: list[str], registry: RegistryAnchor
             yield PutFunction(chat_template(test.template), before=registry.variable)
         else:
             test = test.replace(template=test.template.replace(name=same))
-    entry = test_entry(test, modalities, registry, compared=compared)
-    if "partial(dummy_hf_overrides" in entry:
-        for module, name in (("functools", "partial"), ("...utils", "dummy_hf_overrides")):
-            if name not in registry.imports:
-                yield AddImport(module, name)
+    entry = test_entry(test, modalities, registry, compared=compared, cuda_only=cuda_only)
+    shrinks = "partial(dummy_hf_overrides" in entry
+    needed = [("functools", "partial"), ("...utils", "dummy_hf_overrides")] if shrinks else []
+    needed += [(PLATFORMS, PLATFORM)] if IS_ROCM in entry else []
+    for module, name in needed:
+        if name not in registry.imports:
+            yield AddImport(module, name)
     yield AddDictEntry(registry.variable, test.key, entry)
 
 
-def plan_docs(port: AnyPort, table: TableAnchor, heirs: Sequence[tuple[str, Sequence[str]]] = ()) -> FilePlan:
+def plan_docs(
+    port: AnyPort, table: TableAnchor, heirs: Sequence[tuple[str, Sequence[str]]] = (), *, cuda_only: bool = False
+) -> FilePlan:
     """The rows that the table lacks: the port's, and those of its `heirs` with their models."""
     named = [(port.architecture, port.docs_models), *heirs]
     known = {row.architecture for row in table.rows}
-    rows = [_row(port, table, name, models) for name, models in named if name not in known]
+    only = " (CUDA only)" if cuda_only else ""
+    rows = [_row(port, table, name, models, only) for name, models in named if name not in known]
     edits = tuple(AddTableRow(table.columns, cells[0], cells) for cells in rows)
     return FilePlan(table.path, edits, "list the model as supported")
 
@@ -176,7 +201,9 @@ def chat_template(template: Template) -> str:
     return render_template("test/template.py.jinja", name=template.name, text=Code(_fstring(template.text)))
 
 
-def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *, compared: bool) -> str:
+def test_entry(
+    test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *, compared: bool, cuda_only: bool
+) -> str:
     """The entry's value, with those arguments only that this release's entry class has, or gets for a comparison."""
     known = {field.name for field in anchor.entry_fields} | ({FIELD} if compared else set())
     fields: dict[str, Any] = {
@@ -193,7 +220,7 @@ def test_entry(test: TestEntry, modalities: list[str], anchor: RegistryAnchor, *
         "max_num_seqs": test.max_num_seqs,
         "vllm_runner_kwargs": _runner_arguments(test, known),
         "compilation_config_overrides": _overrides(test, compared) or None,
-        "marks": _marks(test, known),
+        "marks": _marks(test, known, cuda_only),
         "skip": True if test.skip is True else None,
         FIELD: True if compared else None,
     }
@@ -278,13 +305,15 @@ def docs_row(port: AnyPort, table: TableAnchor) -> tuple[str, ...]:
     return _row(port, table, port.architecture, port.docs_models)
 
 
-def _row(port: AnyPort, table: TableAnchor, architecture: str, models: Sequence[str]) -> tuple[str, ...]:
+def _row(
+    port: AnyPort, table: TableAnchor, architecture: str, models: Sequence[str], only: str = ""
+) -> tuple[str, ...]:
     cells: list[str] = []
     for column in table.columns:
         if column == "Architecture":
             cells.append(f"`{architecture}`")
         elif column == "Models":
-            cells.append(", ".join(f"`{name}`" for name in models))
+            cells.append(", ".join(f"`{name}`" for name in models) + only)
         elif column in _MODALITY_COLUMNS:
             cells.append(table.yes if _MODALITY_COLUMNS[column] in port.tested_modalities else table.no)
         elif column in _MULTI_PATH_COLUMNS:
@@ -321,13 +350,15 @@ def _parts(text: str, width: int) -> list[str]:
     return [*parts, part]
 
 
-def _marks(test: TestEntry, known: Set[str]) -> Code | None:
+def _marks(test: TestEntry, known: Set[str], cuda_only: bool) -> Code | None:
     """The field `skip` takes no reason, and releases before 0.24 do not have it: a mark does for both."""
     marks = ["pytest.mark.core_model"] if test.core_model else []
     if isinstance(test.skip, str):
         marks.append(f"pytest.mark.skip(reason={pyrepr(test.skip)})")
     elif test.skip and "skip" not in known:
         marks.append("pytest.mark.skip")
+    if cuda_only:
+        marks.append(f'pytest.mark.skipif({IS_ROCM}, reason="The class for ROCm has no encoder CUDA graphs")')
     return Code(f"[{', '.join(marks)}]") if marks else None
 
 

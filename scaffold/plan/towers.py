@@ -47,6 +47,7 @@ from scaffold.syntax import (
 from scaffold.tower import (
     Kind,
     attention_leaves_rows,
+    conversion_of_pixels,
     made_of_pixels,
     misfits,
     own_attention_leaves_rows,
@@ -172,6 +173,7 @@ def plan_tower(port: AnyPort, tree: SourceTree, model: ModelAnchor, dialect: Dia
         )
         return TowerPlan(cut_edits(tree, way, port.returns), None, facts, way_facts(way), (*notes, *way.notes), way)
     if not isinstance(port, PackedPort):
+        facts = replace(facts, converted=_converted(port, family))
         sharding = _sharding(port, tree, model, program)
         if sharding is None:
             return TowerPlan({}, None, facts, notes=notes)
@@ -569,6 +571,16 @@ def _normalised(port: PackedPort, family: Family, place: Span) -> str:
             "let all of them normalise pixels in one way, or move it into the tower",
         )
     return next(iter(found), "{pixels}")
+
+
+def _converted(port: TilesPort | PathsPort, family: Family) -> str:
+    """The conversion of pixels in the model's methods before the call of the port that takes them first."""
+    called = {
+        call.path
+        for call in port.forward.call.calls()
+        if "pixels" in [getattr(arg, "name", "") for arg in call.args[:1]]
+    }
+    return conversion_of_pixels([owner for _, owner in family], called)
 
 
 def _shares_items(port: AnyPort, program: Program, family: Family, tree: SourceTree) -> bool:

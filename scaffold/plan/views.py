@@ -77,7 +77,8 @@ class TreeFacts:
     `optional`: the attributes that a model may be without, as their annotations say. `extraction`: what an explicit
     port makes of the model's methods; None for an adapter, which makes nothing of them. `in_tree`: it is a port in a
     tree, whose first question reads what the model says. `normalised`: the expression for the pixels that the model
-    hands to the tower, which it normalises itself on 0.28 and 0.29. `sharding`: the parameter that keeps the model's
+    hands to the tower, which it normalises itself on 0.28 and 0.29. `converted`: what it does to tiles before their
+    call gets them, such as `.to(self.dtype)`. `sharding`: the parameter that keeps the model's
     own data parallelism off; None where the code of the tree has no place for one, and for an adapter.
     `counters`: the tower's own methods that say how many sequences of a set a graph may have. `device_bounds`: longest
     sequences that the tower computes on its device. `constants`: attributes that the constructor of the descriptor's
@@ -107,6 +108,7 @@ class TreeFacts:
     extraction: Extraction | None = None
     in_tree: bool = False
     normalised: str = "{pixels}"
+    converted: str = ""
     sharding: Sharding | None = None
     counters: frozenset[str] = frozenset()
     device_bounds: tuple[str, ...] = ()
@@ -1850,7 +1852,7 @@ def _switch(path: str) -> Code:
 
 def _encoded(port: TilesPort | PathsPort, facts: TreeFacts) -> Code:
     """The call that encodes tiles, on this rank alone."""
-    code = _bound(port.forward.call, {"pixels": "pixel_values"}, flatten=port.forward.flatten)
+    code = _bound(port.forward.call, {"pixels": f"pixel_values{facts.converted}"}, flatten=port.forward.flatten)
     return Code(facts.sharding.off(code)) if facts.sharding else code
 
 

@@ -1,6 +1,6 @@
 """The tower split: cut a vision tower's `forward` into metadata (from the grid) and data (from the pixels)."""
 
-from scaffold.tower.fit import made_of_pixels, misfits
+from scaffold.tower.fit import conversion_of_pixels, made_of_pixels, misfits
 from scaffold.tower.load import split_at_load
 from scaffold.tower.parts import (
     Hazard,
@@ -26,6 +26,7 @@ __all__ = [
     "TowerSplit",
     "adapt",
     "attention_leaves_rows",
+    "conversion_of_pixels",
     "made_of_pixels",
     "misfits",
     "own_attention_leaves_rows",

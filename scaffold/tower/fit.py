@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from scaffold.syntax import self_attribute
+from scaffold.syntax import self_attribute, values_of
 from scaffold.tower.parts import Kind, Parameter, TowerSlice
 
 
@@ -48,12 +48,46 @@ def made_of_pixels(owners: Iterable[ast.ClassDef], tower: str) -> set[str]:
     `pixel_values = self.input_norm(pixel_values, self.visual.dtype)` there; later releases do it inside of the tower,
     and earlier ones in the processor.
     """
+    return {made for method in _methods(owners) for made in _remade(method, tower)}
+
+
+def conversion_of_pixels(owners: Iterable[ast.ClassDef], called: Collection[str]) -> str:
+    """The conversion of pixels that a class and its bases, the nearest first, hand to one of `called`.
+
+    `.to(dtype=self.visual.dtype)` for `x = x.to(dtype=self.visual.dtype)` before `self.visual(x)`, and for the same as
+    its argument. Empty where nothing is done, where calls differ, or where a conversion reads a variable.
+    """
+    found = {
+        _conversion(method, call)
+        for method in _methods(owners)
+        for call in ast.walk(method)
+        if isinstance(call, ast.Call) and call.args and ast.unparse(call.func) in called
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def _conversion(method: ast.FunctionDef, call: ast.Call) -> str:
+    """The conversion of the first argument of a call, there or in the last assignment to it."""
+    value = call.args[0]
+    above = [node for node in ast.walk(method) if isinstance(node, ast.Assign) and node.lineno < call.lineno]
+    above.sort(key=lambda node: node.lineno)
+    made = values_of(value.id, above) if isinstance(value, ast.Name) else []
+    match [value, *made][-1]:
+        case ast.Call(func=ast.Attribute(attr="to" | "type" as name), args=given, keywords=named):
+            read = {node.id for part in (*given, *named) for node in ast.walk(part) if isinstance(node, ast.Name)}
+            if read <= {"self", "torch"}:
+                return f".{name}({', '.join(map(ast.unparse, [*given, *named]))})"
+    return ""
+
+
+def _methods(owners: Iterable[ast.ClassDef]) -> Collection[ast.FunctionDef]:
+    """The methods of a class, which come before those of the same name in its bases."""
     methods: dict[str, ast.FunctionDef] = {}
     for owner in owners:
         for method in owner.body:
             if isinstance(method, ast.FunctionDef):
                 methods.setdefault(method.name, method)
-    return {made for method in methods.values() for made in _remade(method, tower)}
+    return methods.values()
 
 
 def _remade(method: ast.FunctionDef, tower: str) -> Iterator[str]:

@@ -122,10 +122,14 @@ def test_entry_of_the_newest_release(release_tree, changes, added):
     registry = find_test_registry(release_tree("0.33.0"))
     assert registry is not None
 
-    entry = keywords(entries.test_entry(entry_with(**changes), ["image", "video"], registry, compared=False))
+    entry = keywords(
+        entries.test_entry(entry_with(**changes), ["image", "video"], registry, compared=False, cuda_only=False)
+    )
 
     assert entry == {"model": "'org/m'", **added}
-    of_images = keywords(entries.test_entry(entry_with(**changes), ["image"], registry, compared=False))
+    of_images = keywords(
+        entries.test_entry(entry_with(**changes), ["image"], registry, compared=False, cuda_only=False)
+    )
     assert of_images == {"modalities": "['image']", **entry}
 
 
@@ -137,7 +141,7 @@ def test_entry_leaves_out_what_the_release_does_not_know(release_tree):
     test = entry_with(compilation_overrides={"a": 1}, dtype="half")
 
     def written(registry: RegistryAnchor) -> set[str]:
-        return set(keywords(entries.test_entry(test, ["image", "video"], registry, compared=False)))
+        return set(keywords(entries.test_entry(test, ["image", "video"], registry, compared=False, cuda_only=False)))
 
     every = {"model", "dtype", "compilation_config_overrides"}
     assert written(old) == every & {field.name for field in old.entry_fields}
@@ -150,7 +154,7 @@ def test_an_entry_is_skipped_in_every_release(release_tree, skip):
     old = find_test_registry(release_tree("0.20.0"))
     assert old is not None
     mark = "pytest.mark.skip" + ("(reason='no weights')" if skip == "no weights" else "")
-    entry = entries.test_entry(entry_with(skip=skip), ["image", "video"], old, compared=False)
+    entry = entries.test_entry(entry_with(skip=skip), ["image", "video"], old, compared=False, cuda_only=False)
 
     assert keywords(entry)["marks"] == f"[{mark}]"
 
@@ -164,7 +168,7 @@ def test_budgets_are_capped_in_every_release(release_tree, model):
     for release in ("0.20.0", "0.21.0", "0.22.0", "0.33.0"):
         registry = find_test_registry(release_tree(release))
         assert registry is not None
-        entry = keywords(entries.test_entry(test, ["image"], registry, compared=False))
+        entry = keywords(entries.test_entry(test, ["image"], registry, compared=False, cuda_only=False))
         asked = ast.literal_eval(entry.get("compilation_config_overrides", "{}"))
         capped = asked.get("encoder_cudagraph_token_budgets") == [budget]
         assert capped or f"'max_num_batched_tokens': {budget}" in entry["vllm_runner_kwargs"], release
@@ -360,13 +364,13 @@ def test_entries_are_as_good_as_those_around_them(release_tree, model):
     assert registry is not None
     around = {entry.key: "marks" in entry.keywords for entry in registry.entries}
     for test in port.tests:
-        source = entries.test_entry(test, list(port.modalities), registry, compared=True)
+        source = entries.test_entry(test, list(port.modalities), registry, compared=True, cuda_only=False)
         assert "None" not in source
         assert ("pytest.mark.core_model" in source) is around.get(test.key, True)
         assert source.count("# Random weights, so that the test") == (test.dummy_arch is not None)
         budgets = test.compilation_overrides.get("encoder_cudagraph_token_budgets", ())
         assert source.count("# One budget for two of the test images") == (len(budgets) == 1)
-        of_videos = entries.test_entry(test, ["video"], registry, compared=False)
+        of_videos = entries.test_entry(test, ["video"], registry, compared=False, cuda_only=False)
         assert of_videos.count("# One budget that covers the test videos") == (len(budgets) == 1)
 
 
