@@ -10,7 +10,6 @@ from changed_ports import DRAFTED, port_of
 
 from scaffold.cli.app import main
 from scaffold.descriptor import load_descriptor_text
-from scaffold.edit.operations import ReplaceFunction
 from scaffold.plan import plan_changes
 from scaffold.protocol import read_protocol
 from scaffold.workflow import load_port
@@ -89,9 +88,6 @@ def supports_encoder_cudagraph(self) -> bool:  # type: ignore[override]
     assert (
         plan_changes(load_port("internvl"), tree, read_protocol(tree), replace=True).methods.view.encoder_gate is None
     )
-    [asked] = [edit for file in plan.files for edit in file.edits if isinstance(edit, ReplaceFunction)]
-    assert asked.name == "supports_encoder_cudagraph"
-    assert "%s has no encoder CUDA graphs in this configuration." in asked.source  # here, nothing runs eagerly
 
 
 def test_an_eager_call_converts_pixels_as_the_model_does(release_tree) -> None:
